@@ -48,12 +48,14 @@ class Refusal:
         return [*plain, (b"www-authenticate", b"Bearer")] if self.status == 401 else plain
 
 
-def refuse_request(headers: Headers, *, hosts: Collection[str] = (), may_lead: bool = False) -> Refusal | None:
+def refuse_request(
+    headers: Headers, *, hosts: Collection[str] = (), may_lead: bool = False, may_send: bool = False
+) -> Refusal | None:
     """Return the refusal of a request because of its host or origin; None: it is allowed.
 
     ``hosts``: names beside loopback's under which the program may be reached, in lower case, without ports; ``*`` is
     any, for a program that nobody's loopback leads to. ``may_lead``: a page of another origin may lead the browser to
-    this address, as a link, a redirect or a form does.
+    this address, as a link or a redirect does. ``may_send``: its form may, which names that origin.
     """
     checked = [(name, value) for name, value in headers if name in _CHECKED_HEADERS]
     if sum(name == b"host" for name, _ in checked) > 1:
@@ -66,8 +68,9 @@ def refuse_request(headers: Headers, *, hosts: Collection[str] = (), may_lead: b
             f"This server is not known as {_format_bytes(host)}. "
             "Use its loopback address, or ask its administrator to add the name to SCANFLOW_ALLOWED_HOSTS.",
         )
-    is_foreign = (site is not None and site not in _OWN_SITES) or (origin is not None and not _is_own(origin, host))
-    if is_foreign and not (may_lead and mode == b"navigate"):
+    is_led = mode == b"navigate" and (may_lead or may_send)
+    is_foreign = site is not None and site not in _OWN_SITES and not is_led
+    if is_foreign or (origin is not None and not _is_own(origin, host) and not (is_led and may_send)):
         return Refusal(
             403,
             "Cross-origin request",
@@ -151,8 +154,10 @@ class RequestGuard:
             await self._app(scope, receive, send)
             return
         headers = scope["headers"]
-        may_lead = (scope.get("method"), scope["path"]) in self._landings
-        refusal = refuse_request(headers, hosts=self._hosts, may_lead=may_lead)
+        method = scope.get("method")
+        may_lead = (method, scope["path"]) in self._landings
+        may_send = may_lead and method == "POST"
+        refusal = refuse_request(headers, hosts=self._hosts, may_lead=may_lead, may_send=may_send)
         if refusal is None and self._authenticate is not None:
             refusal = await self._refuse_caller(scope, self._authenticate)
         if refusal is None and self._json:

@@ -282,8 +282,8 @@ def test_a_long_table_keeps_the_latest() -> None:
 
     page = render_report(title="Loop", events=events, versions=[])
 
-    assert "The first 200 events are not listed." in page
-    assert ">number 199</td>" not in page
+    assert "The first 1,000 events are not listed." in page
+    assert ">number 999</td>" not in page
     assert ">number 1199</td>" in page
 
 
