@@ -295,6 +295,7 @@ def test_no_route_page_or_stream_shows_a_secret_of_an_application(home: Path, mo
             "services": {"name": "digits"},
             "operations": {"id": "deploy-0123456789ab"},
             "intents": {"id": "i1"},
+            "logins": {"id": "none"},
             "runs": {"run": "none", "step": "none", "task": "none"},
         }
         paths = [path for path in list_get_paths(client, values) if "/none" not in path]  # runs: see below
