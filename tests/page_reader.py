@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import httpx2
 
+from scanflow_server.page_sessions import COOKIE
 from tests.http_requests import NO_AUTHORITIES
 from tests.waiting import patient
 
@@ -86,6 +87,11 @@ def log_in(browser: httpx2.Client, token: str, after: str = "/") -> str:
     answer = browser.post("/login", data={"token": token, "next": after})
     assert answer.status_code == 200, answer.text
     return read_signed_in(answer.text)["content"]
+
+
+def find_session(browser: httpx2.Client) -> str | None:
+    """Return the session that the cookie of a browser says; None: it has none."""
+    return next((value for name, value in browser.cookies.items() if name.startswith(COOKIE)), None)
 
 
 def read_signed_in(text: str) -> dict[str, str]:

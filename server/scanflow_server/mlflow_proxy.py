@@ -32,7 +32,7 @@ from scanflow_server.mlflow_access import (
     holds_files,
     names_location,
 )
-from scanflow_server.page_sessions import COOKIE, FindCaller, Sessions
+from scanflow_server.page_sessions import FindCaller, Sessions, read_session
 from scanflow_server.server_context import ServerContext
 from scanflow_server.stream_limits import StreamLimit
 from scanflow_server.token_roles import TokenHolder
@@ -117,7 +117,7 @@ class MlflowProxy:
         token = read_bearer_token(request.scope["headers"])
         if token is not None:
             return await self._callers(token), False
-        return await self._sessions.find_caller(request.cookies.get(COOKIE, "")), True
+        return await self._sessions.find_caller(read_session(request)), True
 
     async def _forward(self, request: Request, send: Send, caller: TokenHolder, limit: int | None) -> None:
         path, method = _strip_prefix(request), request.method

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, TypeAlias
 
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import HTTPConnection
 
 from scanflow.http.home_token import hash_token
 from scanflow_server.server_context import ServerContext
@@ -27,6 +28,8 @@ from scanflow_server.store.session_store import SessionRow
 from scanflow_server.token_roles import TokenHolder
 
 COOKIE: Final = "scanflow_session"
+"""What the name of each session's cookie begins with."""
+
 SESSION_S: Final = 12 * 3600.0
 CODE_S: Final = 60.0
 """How long a code may be used, in seconds."""
@@ -37,6 +40,18 @@ SHARED_FRESH_S: Final = 2.0
 """How long a row that was read is used, if nothing was written here since: other servers write to a shared database."""
 
 FindCaller: TypeAlias = Callable[[str], Awaitable[TokenHolder | None]]
+
+
+def get_cookie_name(request: HTTPConnection) -> str:
+    """Return the name of the cookie of a session with the server at the port that the browser uses: each port has a
+    cookie of its own, so that a login at one server of a host ends no session with another."""
+    port = request.headers.get("host", "").rpartition(":")[2]
+    return f"{COOKIE}_{port}" if port.isdecimal() else COOKIE
+
+
+def read_session(request: HTTPConnection) -> str:
+    """Return the session that the browser says it has; empty: none."""
+    return request.cookies.get(get_cookie_name(request), "")
 
 
 class NoSessionError(Exception):

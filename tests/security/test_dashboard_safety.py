@@ -15,13 +15,12 @@ from scanflow.http.home_token import make_step_token, read_home_token
 from scanflow_server.dashboard.dashboard_page import LIVE
 from scanflow_server.dashboard.page_html import SECTIONS
 from scanflow_server.dashboard.pages import ACTIONS, FILES, PAGES
-from scanflow_server.page_sessions import COOKIE
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import event_store, intent_store, label_store
 from scanflow_server.store.label_store import LabelCandidate
 from scanflow_server.store.tables import audit, metadata, sessions
 from tests.http_requests import http_client
-from tests.page_reader import Form, PageBrowser, PageReader, browse
+from tests.page_reader import Form, PageBrowser, PageReader, browse, find_session
 from tests.security.two_teams import Two
 from tests.unit.server.server_rows import make_action_row
 from tests.waiting import patient
@@ -133,7 +132,7 @@ def test_a_form_counts_with_the_key_of_its_session_and_from_this_origin_alone(tw
             ({"service": "x"}, {}),
             ({"session_key": ""}, {}),
             ({"session_key": other.session_key}, {}),
-            ({"session_key": admin.cookies[COOKIE]}, {}),
+            ({"session_key": find_session(admin) or "none"}, {}),
             (right, {"origin": "https://evil.example"}),
             (right, {"origin": "http://127.0.0.1:1"}),
             (right, {"origin": "null"}),

@@ -15,14 +15,13 @@ from scanflow_server.audit import BY_CODE, WHAT
 from scanflow_server.dashboard import page_html
 from scanflow_server.dashboard.page_requests import (
     check_next,
-    is_private,
     make_page_response,
     read_form,
     redirect,
     set_session_cookie,
 )
 from scanflow_server.dashboard.sign_in_pages import make_signed_in_page
-from scanflow_server.page_sessions import COOKIE, SESSION_S, CodeOwner, NewSession, Sessions
+from scanflow_server.page_sessions import SESSION_S, CodeOwner, NewSession, Sessions, get_cookie_name, read_session
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import token_store
 from scanflow_server.token_roles import TokenHolder
@@ -88,16 +87,15 @@ class LoginPages:
     def _enter(self, request: Request, caller: TokenHolder, session: NewSession, after: str) -> Response:
         request.state.caller = caller
         answer = make_signed_in_page(caller.name, session, after)
-        secure = is_private(request, self._context.settings)
-        set_session_cookie(answer, session.id, lifetime_s=SESSION_S, secure=secure)
+        set_session_cookie(answer, session.id, request, self._context.settings, lifetime_s=SESSION_S)
         return answer
 
     async def _log_out(self, request: Request) -> Response:
-        token_hash = await self._sessions.end(request.cookies.get(COOKIE, ""))
+        token_hash = await self._sessions.end(read_session(request))
         if token_hash is not None:
             await run_in_threadpool(self._revoke, token_hash)
         answer = redirect(LOGIN)
-        answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
+        answer.delete_cookie(get_cookie_name(request), httponly=True, samesite="strict")
         return answer
 
     def _revoke(self, token_hash: str) -> None:

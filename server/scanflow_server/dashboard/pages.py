@@ -52,7 +52,7 @@ from scanflow_server.dashboard.login_pages import LOGIN, LOGOUT, LoginPages
 from scanflow_server.dashboard.page_requests import check_next, make_page_response, read_form, redirect
 from scanflow_server.dashboard.page_times import read_zone
 from scanflow_server.dashboard.sign_in_pages import SignInPages
-from scanflow_server.page_sessions import COOKIE, NoSessionError, Sessions
+from scanflow_server.page_sessions import NoSessionError, Sessions, read_session
 from scanflow_server.request_shares import SharedRequests
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import event_store, label_store
@@ -133,7 +133,7 @@ class Pages:
 
         async def find_caller(scope: Scope, receive: Receive, send: Send) -> None:
             # Who comes back from the provider is not yet known, whoever's session the browser has.
-            session = "" if scope["path"] == CALLBACK else Request(scope).cookies.get(COOKIE, "")
+            session = "" if scope["path"] == CALLBACK else read_session(Request(scope))
             caller = await sessions.find_caller(session)
 
             async def is_still_valid() -> bool:  # while a stream lasts
@@ -178,7 +178,7 @@ class Pages:
             page_request = await self._read_request(request)
             page_request.caller.check(action.permission, page_request.caller.team)
             form = await read_form(request)
-            has_key = await self._sessions.has_key(request.cookies.get(COOKIE, ""), form.pop("session_key", ""))
+            has_key = await self._sessions.has_key(read_session(request), form.pop("session_key", ""))
             if action.needs_key and not has_key:
                 raise ForbiddenError(
                     "The form came without the key that this browser got when you logged in. Nothing was changed. Log "

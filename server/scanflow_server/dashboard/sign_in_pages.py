@@ -75,9 +75,7 @@ class SignInPages:
         assert session is not None
         # A redirect would still be the provider's to the browser, which then leaves out the cookie that is Strict.
         answer = make_signed_in_page(person.holder.name, session, after)
-        set_session_cookie(
-            answer, session.id, lifetime_s=lifetime_s, secure=is_private(request, self._context.settings)
-        )
+        set_session_cookie(answer, session.id, request, self._context.settings, lifetime_s=lifetime_s)
         return answer
 
     async def _make_token(self, request: Request, person: Person, _after: str) -> Response:

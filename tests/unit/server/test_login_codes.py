@@ -111,9 +111,10 @@ def test_a_code_is_used_by_a_form_that_the_browser_goes_to_and_by_nothing_else(
         assert use(browser, code, headers=headers).status_code == 403
     assert browser.get("/login/code", params={"code": code}).status_code == 405
     assert browser.post("/login/code", json={"code": code}, headers=FOREIGN).status_code == 415
-    browser.cookies[COOKIE] = code
+    name = f"{COOKIE}_{browser.base_url.port}"
+    browser.cookies[name] = code
     assert browser.get("/runs").status_code == 303, "it is no session"
-    del browser.cookies[COOKIE]
+    del browser.cookies[name]
     assert use(browser, code).status_code == 200
 
 

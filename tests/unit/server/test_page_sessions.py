@@ -9,19 +9,20 @@ from typing import Any, TypeVar
 import httpx2
 import pytest
 from sqlalchemy import select
+from starlette.requests import HTTPConnection
 
 from scanflow.http.home_token import hash_token
 from scanflow_server import page_sessions
 from scanflow_server.auth import Callers
 from scanflow_server.control.retention import RetentionController
-from scanflow_server.page_sessions import CODE_S, COOKIE, SESSION_S, CodeOwner, NewSession, Sessions
+from scanflow_server.page_sessions import CODE_S, COOKIE, SESSION_S, CodeOwner, NewSession, Sessions, get_cookie_name
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import session_store, token_store
 from scanflow_server.store.tables import sessions as table
 from scanflow_server.store.token_store import TokenRow
 from scanflow_server.token_roles import TokenHolder
 from tests.http_requests import http_client
-from tests.page_reader import log_in
+from tests.page_reader import find_session, log_in
 from tests.unit.server.answering import answering
 from tests.unit.server.server_rows import Api
 from tests.waiting import patient
@@ -174,11 +175,37 @@ def test_a_page_goes_on_after_a_restart_of_the_server_and_its_stream_too(api: Ap
     token = api.post("/tokens", json={"name": "ada"}).json()["token"]
     with http_client(base_url=str(api.base_url).removesuffix("/api/v1/"), timeout=patient(60)) as browser:
         log_in(browser, token)
-        cookies = {"cookie": f"{COOKIE}={browser.cookies[COOKIE]}"}
-    with answering(api.context) as url, http_client(base_url=url, headers=cookies, timeout=patient(60)) as browser:
+        session = find_session(browser) or "none"
+    with answering(api.context) as url, http_client(base_url=url, timeout=patient(60)) as browser:
+        browser.cookies.set(f"{COOKIE}_{browser.base_url.port}", session)
         assert browser.get("/runs").status_code == 200
         with browser.stream("GET", "/live/runs") as stream:
             assert 'data-copy="scanflow run"' in next(stream.iter_text())
+
+
+def test_a_browser_is_logged_in_to_two_servers_of_a_host_until_it_logs_out_of_one(api: Api) -> None:
+    token = api.post("/tokens", json={"name": "ada"}).json()["token"]
+    first = str(api.base_url).removesuffix("/api/v1/")
+    with answering(api.context) as second, http_client(timeout=patient(60)) as browser:
+        for url in (first, second):
+            assert browser.post(f"{url}/login", data={"token": token}).status_code == 200
+        assert [browser.get(f"{url}/runs").status_code for url in (first, second)] == [200, 200]
+        assert browser.post(f"{second}/logout").status_code == 303
+        assert [browser.get(f"{url}/runs").status_code for url in (first, second)] == [200, 303]
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [
+        ("ml.example.org", COOKIE),
+        ("ml.example.org:8443", f"{COOKIE}_8443"),
+        ("[::1]", COOKIE),
+        ("[::1]:80", f"{COOKIE}_80"),
+        ("", COOKIE),
+    ],
+)
+def test_the_cookie_of_a_session_is_named_by_the_port_that_the_browser_uses(host: str, name: str) -> None:
+    assert get_cookie_name(HTTPConnection({"type": "http", "headers": [(b"host", host.encode())]})) == name
 
 
 @pytest.mark.parametrize("end", ["log out", "revoke"])
