@@ -68,11 +68,13 @@ for (const failure of ["htmx:error", "htmx:response:error"]) {  // of the first 
   });
 }
 
-// A log that is read at its end stays at its end.
+// A log that is read at its end stays at its end, but for one of which something is selected.
 let atEnd = new Set();
 document.addEventListener("htmx:before:swap", () => {
+  const selection = getSelection();
   atEnd = new Set([...document.querySelectorAll("[data-follow]")]
-    .filter((log) => log.scrollTop + log.clientHeight >= log.scrollHeight - 4).map((log) => log.id));
+    .filter((log) => log.scrollTop + log.clientHeight >= log.scrollHeight - 4)
+    .filter((log) => selection.isCollapsed || !selection.containsNode(log, true)).map((log) => log.id));
 });
 function scrollLogs(logs) {
   for (const log of logs) log.scrollTop = log.scrollHeight;
@@ -81,6 +83,23 @@ document.addEventListener("htmx:after:swap", () => {
   scrollLogs([...document.querySelectorAll("[data-follow]")].filter((log) => atEnd.has(log.id)));
 });
 scrollLogs(document.querySelectorAll("[data-follow]"));
+
+// What is selected in a log stays selected: htmx would write all of its text anew, and most of it is there. The first
+// lines go, later ones come, and the last may have changed.
+window.htmx?.registerExtension("logs", {htmx_before_morph_node: (log, {newNode}) => {
+  const text = log.firstChild, after = newNode.textContent;
+  if (!text || !log.matches("[data-follow]")) return;
+  const lines = text.data.slice(0, text.data.lastIndexOf("\n") + 1);
+  let gone = 0;
+  for (let tries = 1; !after.startsWith(lines.slice(gone)); tries++) {  // so many: it is quick with any text
+    const next = tries < 100 ? lines.indexOf(after.slice(0, 40), gone + 1) : -1;
+    gone = next < 0 ? lines.length : next;
+  }
+  text.deleteData(0, gone);
+  let same = lines.length - gone;
+  while (same < text.length && text.data[same] === after[same]) same++;
+  text.replaceData(same, text.length, after.slice(same));
+}});
 
 // A command is copied by a click on it.
 document.addEventListener("click", (event) => {

@@ -1,0 +1,64 @@
+"""The page of a run in a real browser while its task writes its log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.browser.chromium import Browser
+from tests.server import ServerProcess, load_body
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.browser, pytest.mark.processes]
+
+ENTER = "\ue007"
+SOURCE = """
+import time
+
+import scanflow as sf
+
+@sf.step
+def count() -> None:
+    for number in range(100_000):
+        print(f"number {number}.", f"bar {number}", sep="\\n", end="\\r", flush=True)  # a bar
+        time.sleep(0.1 if number >= 1000 else 0.0)
+
+app = sf.Application(name="shop", workflows=[sf.Workflow(name="counting", nodes=[count.bind()])])
+"""
+SELECT = """
+const text = document.querySelector('#log-stdout').firstChild;
+const from = text.data.lastIndexOf('number');
+getSelection().setBaseAndExtent(text, from, text, text.data.indexOf('.', from));
+return [String(getSelection()), text.data.split('\\n')[0]];
+"""
+
+
+def test_what_is_selected_in_a_log_stays_selected_while_lines_come_and_go(
+    browser: Browser, server: ServerProcess, tmp_path: Path
+) -> None:
+    source = tmp_path / "app.py"
+    source.write_text(SOURCE)
+    run = server.api.post("/runs", json=load_body(source, workflow="counting")).json()["name"]
+    browser.open(f"{server.url}/login", "Log in")
+    browser.press(server.api.post("/tokens", json={"name": "ada"}).json()["token"], ENTER)
+    browser.wait_for("Log out")
+    browser.open(f"{server.url}/runs/{run}", "number 1005.")
+    selected, first = browser.driver.execute_script(SELECT)
+    number = int(selected.removeprefix("number "))
+    browser.wait_for(f"number {number + 20}.")
+    assert browser.driver.execute_script("return String(getSelection())") == selected
+    log = "const log = document.querySelector('#log-stdout'); return "
+    lines = browser.driver.execute_script(f"{log} log.textContent").split("\n")
+    newest = int(lines[-2].removeprefix("number ").removesuffix("."))
+    assert lines[0] != first, "the first lines go"
+    assert lines[:-1] == [f"number {shown}." for shown in range(newest - len(lines) + 2, newest + 1)]
+    assert lines[-1] == f"bar {newest}"
+    is_at_end = f"{log} log.scrollTop + log.clientHeight >= log.scrollHeight - 4"
+    assert not browser.driver.execute_script(is_at_end), "it does not move away from what is selected"
+    browser.driver.execute_script(f"getSelection().empty(); {log} log.scrollTo(0, log.scrollHeight)")
+    browser.wait_for(f"number {newest + 10}.")
+    wait_until(lambda: browser.driver.execute_script(is_at_end), "it goes on at its end")
+    assert browser.read_console() == []
+    server.api.post(f"/runs/{run}/stop").raise_for_status()
+    wait_until(lambda: server.api.get(f"/runs/{run}").json()["state"] == "stopped", "the run is stopped")
