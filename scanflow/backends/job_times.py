@@ -34,13 +34,13 @@ class JobTimes:
 
     @property
     def waiting_s(self) -> float:
-        """From submission to start: T_w."""
-        return (self.began or self.ended or self.now) - self.submitted
+        """From submission to start: T_w. Never negative, though another machine's clock may be behind."""
+        return max((self.began or self.ended or self.now) - self.submitted, 0.0)
 
     @property
     def running_s(self) -> float | None:
         """From start to end, or until now: T_r."""
-        return None if self.began is None else (self.ended or self.now) - self.began
+        return None if self.began is None else max((self.ended or self.now) - self.began, 0.0)
 
     @property
     def response_s(self) -> float | None:

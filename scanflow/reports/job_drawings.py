@@ -166,7 +166,7 @@ def _format_heading(jobs: Sequence[JobTimes]) -> str:
     if job_totals is None:
         return heading
     waited = format_duration(job_totals.waiting_s)
-    return f"{heading}; makespan {format_duration(job_totals.makespan_s)}, mean wait {waited}"
+    return f"{heading}; {job_totals.jobs} ended: makespan {format_duration(job_totals.makespan_s)}, mean wait {waited}"
 
 
 def _format_job(job: JobTimes) -> str:

@@ -55,6 +55,17 @@ def test_times_are_those_of_the_thesis() -> None:
     assert compute_job_totals([waits, runs]) is None
 
 
+def test_no_time_is_negative_though_a_job_began_after_now() -> None:
+    runs = compute_job_times(record("a", "running", 100.0, 104.0, None), now=100.0)
+    assert (runs.waiting_s, runs.running_s) == (4.0, 0.0)
+    early = compute_job_times(record("b", "running", 100.0, 99.0, None), now=110.0)
+    assert (early.waiting_s, early.running_s) == (0.0, 11.0)
+
+
+def test_the_makespan_is_said_to_be_that_of_the_jobs_that_ended() -> None:
+    assert "3 jobs; 1 ended: makespan 24.0 s, mean wait 4.00 s" in draw_gantt(jobs())
+
+
 def test_a_run_of_another_type_is_no_job() -> None:
     batch = RunRecord(name=RunName("x"), app="a", team="t", workflow="w", state="running", created=0.0)
     assert not is_job(batch)
