@@ -18,7 +18,7 @@ from scanflow.drawing.line_chart import EventLine, Point, Threshold
 from scanflow.drawing.states import get_state_look
 
 MOST_METRICS = 6
-_COMPARED = re.compile(r"\b([A-Za-z_]\w*)(?:\.\w+)* *(>=|<=|>|<) *(-?\d[\d_]*(?:\.\d+)?(?:e-?\d+)?)\b")
+_COMPARED = re.compile(r"\b([A-Za-z_]\w*(?:\.\w+)*) *(>=|<=|>|<) *(-?\d[\d_]*(?:\.\d+)?(?:e-?\d+)?)\b")
 
 Address = Callable[[str], str]
 """Returns the address of an action's page, by its id; empty: it has none."""
@@ -89,13 +89,14 @@ def _list_numbers(sample: Sample) -> Iterator[tuple[str, float]]:
 
 
 def _list_thresholds(metric: str, rules: Iterable[str]) -> Iterator[Threshold]:
-    """Yield what rules compare a metric with: a name in their text that is the metric's or its field's."""
+    """Yield what rules compare a metric with: a name in their text that is the metric's, its field's or, with an
+    attribute, that of a sensor that measures one number."""
     names = {metric, metric.rpartition(".")[2]}
     bounds = {
         f"{name} {sign} {bound}": float(bound.replace("_", ""))
         for rule in rules
         for name, sign, bound in _COMPARED.findall(rule)
-        if name in names
+        if name in names or name.partition(".")[0] == metric
     }
     for words, value in bounds.items():
         yield Threshold(value, words, "amber")

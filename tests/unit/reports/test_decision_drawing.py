@@ -85,6 +85,17 @@ def test_what_rules_compare_with_is_a_threshold_of_that_metric_alone() -> None:
     assert "count >= 1_000" not in list_titles(draw_agent_decisions(SAMPLES[10:], actions[:1]))
 
 
+def test_a_field_that_a_rule_compares_has_its_threshold_and_no_other_field_has() -> None:
+    titles = list_titles(draw_agent_decisions(SAMPLES, [act(3, "failed", "load.rps > 30.5 and load.busy > 2")]))
+    assert [title for title in titles if title.startswith(("load.", "count.")) and " > " in title] == [
+        "load.rps > 30.5"
+    ]
+    titles = list_titles(draw_agent_decisions(SAMPLES, [act(3, "failed", "count.value > 900")]))
+    assert [title for title in titles if title.startswith(("load.", "count.")) and " > " in title] == [
+        "count.value > 900"
+    ]
+
+
 def test_failures_and_what_has_no_number_are_in_lanes_with_the_strategies() -> None:
     moments = [
         StrategyEvaluation(
