@@ -299,6 +299,7 @@ def compute_ticks(low: float, high: float, most: int, least: float = 0.0) -> lis
     return [round(at * step, 10) for at in range(first, last + 1)]
 
 
+PARTS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2)
 STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
 
 
@@ -318,16 +319,16 @@ def choose_time_format(begin: float, end: float, zone: tzinfo = UTC) -> str:
 
 
 def draw_time_axis(begin: float, end: float, *, left: float, right: float, y: float, zone: tzinfo = UTC) -> Element:
-    """Return an axis with round times of day in ``zone`` below it."""
+    """Return an axis with round times of day in ``zone`` below it, in parts of a second if it is that short."""
     most = max((right - left) / 75, 1)
     step = next(
-        (seconds for seconds in STEPS_S if (end - begin) / seconds <= most),
+        (seconds for seconds in (STEPS_S if end - begin > 2 else PARTS_S) if (end - begin) / seconds <= most),
         86400 * math.ceil((end - begin) / 86400 / most),
     )
-    form = "%H:%M:%S" if step < 60 else "%H:%M" if step < 86400 else "%m-%d"
+    form = "%H:%M:%S.%f" if step < 1 else "%H:%M:%S" if step < 60 else "%H:%M" if step < 86400 else "%m-%d"
     times = list_round_times(begin, end, step, zone)
     places = [left + (at - begin) / (end - begin) * (right - left) for at in times]
-    words = [format_time(at, form, zone) for at in times]
+    words = [format_time(at, form, zone)[: len("00:00:00.00")] for at in times]
     wishes = [(x, estimate_text_width(text)) for x, text in zip(places, words, strict=True)]
     labels = place_labels(wishes, left=left - TIMES_PX, right=right + TIMES_PX, rows=1, gap=4.0)
     ticks = [draw_line(x, y, x, y + 5, "soft") for x in places]
@@ -356,4 +357,4 @@ def _find_clock_time(shown: float, zone: tzinfo) -> float | None:
     if zone is UTC:
         return shown
     at = datetime.fromtimestamp(bound_time(shown), UTC).replace(tzinfo=zone).timestamp()
-    return at if at + _get_shift(at, zone) == shown else None
+    return at if abs(at + _get_shift(at, zone) - shown) < 1e-3 else None

@@ -21,6 +21,9 @@ NAMES = (90.0, 250.0)
 STACKED_BELOW = 600.0
 """In a narrower drawing, names stand above their bars."""
 
+LEAST_S = 0.05
+"""The shortest time of a drawing."""
+
 COLUMNS = 240
 """How many parts of its time a density has."""
 
@@ -102,7 +105,7 @@ def draw_time_bars(
     ``now``: where the present is marked. A row's mark and colour say the same.
     """
     begin, end = span or _compute_span(rows)
-    end = max(end, begin + 1.0)
+    end = max(end, begin + LEAST_S)
     stacked = width < STACKED_BELOW
     left = EDGE_PX if stacked else _compute_left(rows)
     right = width - (EDGE_PX if stacked else RIGHT)

@@ -159,7 +159,7 @@ zones = st.sampled_from([UTC, ZoneInfo("Asia/Kolkata")])
 
 
 @settings(max_examples=30)
-@given(st.floats(0, 1e9), st.floats(1, 4e6), st.floats(200, 900), zones)
+@given(st.floats(0, 1e9), st.floats(0.05, 4e6), st.floats(200, 900), zones)
 def test_no_time_on_an_axis_covers_another(begin: float, length: float, right: float, zone: tzinfo) -> None:
     axis = svg.draw_time_axis(begin, begin + length, left=60, right=right, y=100, zone=zone)
     check_labels(svg.draw_figure(140, "Axis", axis, width=right + 14), right + 14)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from datetime import UTC, tzinfo
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -152,3 +154,12 @@ def test_what_passed_before_the_first_task_is_drawn_if_it_can_be_seen() -> None:
     assert len(list_rows(draw_run_timeline(run(task("load", "succeeded", 0.1, 10), seconds=10.1)))) == 1
     [waiting, _] = list_rows(draw_run_timeline(run(task("load", "pending"), state="running"), now=BEGIN + 60))
     assert waiting.findtext(f"{SVG}title") == "before the first task: 1m 00s"
+
+
+@pytest.mark.parametrize("zone", [UTC, ZoneInfo("Asia/Kolkata")])
+def test_a_run_of_less_than_a_second_fills_its_axis_in_parts_of_a_second(zone: tzinfo) -> None:
+    drawn = draw_run_timeline(run(task("load", "succeeded", 0.0, 0.2), seconds=0.2), width=NARROW, zone=zone)
+    [[bar]] = [list_bars(row) for row in list_rows(drawn)]
+    assert float(bar.get("width", "")) > 0.9 * NARROW
+    times = [text.text or "" for text in ET.fromstring(drawn).findall(f".//{SVG}text")]
+    assert {"20.00", "20.10"} <= {text.rpartition(":")[2] for text in times}
