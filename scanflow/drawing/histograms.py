@@ -12,6 +12,7 @@ from scanflow.drawing.plot_frame import draw_legend
 
 WIDTH, HEIGHT, TOP, FOOT, GAP = 340.0, 190.0, 44.0, 20.0, 24.0
 NOTE_PX, SCALE_FONT_PX, LEAST_SHARE = 184.0, 10, 1e-3
+SUMMARY_PX = 76.0  # the height of one without bins
 LETTERS = 44  # of the widest line over a histogram
 BEFORE, NOW, WHEN, LEGEND_PX = "blue", "amber", ("before", "now"), 16.0
 
@@ -37,20 +38,27 @@ def draw_histograms(name: str, histograms: Sequence[Histogram], *, width: float 
     """Draw histograms in rows, as many beside each other as there is room for. Before is hollow, now is filled."""
     columns = max(1, int((width - GAP) / (WIDTH + GAP)))
     margin = GAP if width >= WIDTH + 2 * GAP else max((width - WIDTH) / 2, 0.0)
-    top = GAP + LEGEND_PX
-    height = top + -(-len(histograms) // columns) * (HEIGHT + GAP)
-    parts = [svg.draw_element("rect", width=width, height=height, **svg.paint("paper"))]
-    parts += _draw_legend(margin - 8, width, GAP)
-    for at, histogram in enumerate(histograms):
-        x, y = margin + at % columns * (WIDTH + GAP), top + at // columns * (HEIGHT + GAP)
-        parts.append(svg.draw_element("g", _draw_parts(histogram), transform=f"translate({x:g} {y:g})"))
-    return svg.draw_figure(height, name, *parts, width=width)
+    legend = _draw_legend(margin - 8, width, GAP) if any(histogram.bins for histogram in histograms) else []
+    height, drawn = GAP + LEGEND_PX if legend else GAP, list[svg.Element]()
+    for first in range(0, len(histograms), columns):
+        row = histograms[first : first + columns]
+        for at, histogram in enumerate(row):
+            place = f"translate({margin + at * (WIDTH + GAP):g} {height:g})"
+            drawn.append(svg.draw_element("g", _draw_parts(histogram), transform=place))
+        height += max(map(_get_height, row)) + GAP
+    paper = svg.draw_element("rect", width=width, height=height, **svg.paint("paper"))
+    return svg.draw_figure(height, name, paper, *legend, *drawn, width=width)
 
 
 def draw_histogram(histogram: Histogram) -> Markup:
     """Draw one, with a legend of its own beside its note."""
     legend = _draw_legend(NOTE_PX, WIDTH, 28.0) if histogram.bins else []
-    return svg.draw_figure(HEIGHT, f"Distribution of {histogram.name}", _draw_parts(histogram), *legend, width=WIDTH)
+    name = f"Distribution of {histogram.name}"
+    return svg.draw_figure(_get_height(histogram), name, _draw_parts(histogram), *legend, width=WIDTH)
+
+
+def _get_height(histogram: Histogram) -> float:
+    return HEIGHT if histogram.bins else SUMMARY_PX
 
 
 def _draw_legend(left: float, right: float, y: float) -> list[svg.Element]:
@@ -61,7 +69,7 @@ def _draw_legend(left: float, right: float, y: float) -> list[svg.Element]:
 def _draw_parts(histogram: Histogram) -> svg.Element:
     bins, base, step = histogram.bins, HEIGHT - FOOT, WIDTH / max(len(histogram.bins), 1)
     tallest = max([*histogram.before, *histogram.now, LEAST_SHARE])
-    shares = svg.compute_ticks(0.0, tallest, 2) if bins else [0.0]
+    shares = svg.compute_ticks(0.0, tallest, 2) if bins else []
     scale = {f"{100 * share:g}%": base - share / tallest * (base - TOP) for share in shares}
     name = svg.draw_text(_shorten(histogram.name), 0, 12, histogram.colour, anchor="start", font_weight="bold")
     parts = [

@@ -40,6 +40,19 @@ def test_a_column_without_bins_shows_its_averages() -> None:
     assert build_histogram({"name": "x"}).summary == "unknown → unknown"
 
 
+def test_averages_alone_take_the_room_of_their_lines() -> None:
+    means, shares = Histogram("x", "ks", summary="mean 3 → mean 4"), build_histogram(COLUMN)
+    alone = ET.fromstring(draw_histogram(means))
+    texts = [float(text.get("y", "")) for text in alone.iter(f"{SVG}text")]
+    assert max(texts) < float(alone.get("viewBox", "").split()[3]) < max(texts) + 20
+    assert not list(alone.iter(f"{SVG}line")), "there is no scale"
+    drawn = draw_histograms("Columns", [means, means, shares], width=752.0)
+    first, second, third = (str(group.get("transform")) for group in ET.fromstring(drawn).findall(f"{SVG}g")[2:])
+    assert first.split()[1] == second.split()[1] != third.split()[1]
+    assert float(third.split()[1].rstrip(")")) - float(first.split()[1].rstrip(")")) < 110, "a row is as tall as needed"
+    assert "before" not in draw_histograms("Columns", [means]), "nothing is hollow or filled"
+
+
 def test_of_values_the_commonest_are_drawn() -> None:
     column = {"name": "kind", "reference": {"a": 0.1, "b": 0.9}, "current": {"b": 0.5, "c": 0.5}}
     histogram = build_histogram(column)
@@ -48,7 +61,7 @@ def test_of_values_the_commonest_are_drawn() -> None:
 
 @pytest.mark.parametrize(("width", "columns"), [(752.0, 2), (svg.NARROW, 1)])
 def test_on_a_phone_they_stand_below_each_other(width: float, columns: int) -> None:
-    drawn = draw_histograms("Columns", [Histogram("a", "")] * 4, width=width)
+    drawn = draw_histograms("Columns", [Histogram("a", "", ["x"], [1.0], [1.0])] * 4, width=width)
     places = [
         group.get("transform")
         for group in ET.fromstring(drawn).findall(f"{SVG}g")
