@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from scanflow.agent.agent_records import JSON, Decision, Event, PrimitiveCall, Sample
+from scanflow_server.arbiter.arbitration import ALLOWED
 from scanflow_server.store import event_store, intent_store
 from scanflow_server.store.base import open_store
 from scanflow_server.store.intent_store import ActionRow
@@ -99,7 +100,7 @@ def _build_action(id: str, at: float, verdict: str, **changes: Any) -> ActionRow
     state = changes.pop("state", states[verdict])
     fields = {"primitive": "run_workflow", "target": "workflow/training", "fields": ("running",), **changes}
     row = make_action_row(id, state, verdict, app=APP, team=TEAM, agent=AGENT, key=f"k-{id}", at=at, **fields)
-    reasons = {"act": "Nothing speaks against it.", "approve": "Its strategy asks a person first."}
+    reasons = {"act": ALLOWED, "approve": "Its strategy asks a person first."}
     reason = reasons.get(verdict, "The service was resized a moment ago: it may be changed again in 5 minutes.")
     decision = Decision.model_validate({"intent": id, "verdict": verdict, "reason": reason, "at": at + 1})
     times: dict[str, Any] = {"began": at + 1, "ended": at + 9} if verdict == "act" else {}

@@ -14,6 +14,7 @@ from scanflow_server.arbiter.arbitration import ALLOWED
 _NO_RESULT = {
     "pending": "none yet",
     "running": "none yet",
+    "failed": "failed: no error was recorded",
     "refused": "none: it was refused",
     "observed": "none: it was only recorded",
 }
@@ -67,8 +68,10 @@ def explain_action(action: Action, trail: Sequence[tuple[float, str]], *, zone: 
 
 
 def format_reason(action: Action) -> str:
-    """Return in a line why an action was wanted; of one that is not allowed, why it waits or was refused."""
+    """Return in a line why an action was wanted; of one that failed, its error, and of one that is not allowed, why."""
     intent, decision = action.intent, action.decision
+    if action.state == "failed" and action.error:
+        return action.error
     if intent.evidence:
         return format_decision(intent.evidence)
     if decision.reason != ALLOWED:
@@ -80,7 +83,7 @@ def _describe_effect(action: Action) -> str:
     if action.state == "reverted":
         return f"reverted by {action.reverted_by}"
     if action.error is not None:
-        return f"none: {action.error}" if action.state == "failed" else action.error
+        return f"failed: {action.error}" if action.state == "failed" else action.error
     if action.state == "succeeded":
         undone = "" if action.inverse is None else f"; inverse: {action.inverse.primitive}"
         return f"{_shorten(action.result)}{undone}"

@@ -9,6 +9,7 @@ import pytest
 from scanflow.agent.agent_records import JSON, Decision, PrimitiveCall, Sample
 from scanflow.reports.model_history import read_slices
 from scanflow_server.arbiter.arbitration import ALLOWED
+from scanflow_server.arbiter.why import explain_action
 from scanflow_server.dashboard.action_pages import build_chain, build_slice_table
 from scanflow_server.dashboard.overview_page import build_action_table, select_agents_actions
 from scanflow_server.dashboard.page_cells import LinkCell
@@ -102,6 +103,16 @@ def test_the_table_says_what_an_action_changes_and_why_it_was_wanted() -> None:
         (None, "It was so."),
         ("model models:/cnn/2, password ***", "the audit"),
     ]
+
+
+def test_a_failed_action_says_why_it_failed_in_the_table_and_as_its_effect() -> None:
+    allowed = Decision(intent="i1", verdict="act", reason=ALLOWED, at=1.0)
+    failed = action(intent(rule="waiting > 3"), began=1.0, state="failed", error="No CPU is free.", decision=allowed)
+    assert build_action_table([failed]).rows[0][4] == "No CPU is free."
+    *_, effect = build_chain(failed, explain_action(failed, []))
+    assert (effect.name, list(effect.lines)) == ("effect", ["failed: No CPU is free."])
+    unknown = action(intent(), began=1.0, state="failed", decision=allowed)
+    assert explain_action(unknown, [])[-1] == "effect    failed: no error was recorded"
 
 
 @pytest.mark.parametrize(
