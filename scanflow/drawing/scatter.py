@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from markupsafe import Markup
@@ -13,7 +14,7 @@ from scanflow.drawing.plot_frame import NUMBER, PlotFrame, compute_left
 
 HEIGHT, RIGHT, TOP, BOTTOM = 360.0, 24.0, 40.0, 56.0
 X_TICKS, Y_TICKS, ROOM = 8, 5, 1.15
-LABEL_PX, POINT_PX = 14.0, 5.0
+LABEL_PX, POINT_PX, LINE_PX = 14.0, 5.0, 2.0
 ROW_PX, STACKED_PX, BAR_PX, STRIP_PX, NAMES_PX, HEAD_PX = 26.0, 40.0, 16.0, 200.0, 280.0, 34.0
 MOST_CELLS, MOST_ROWS = 64, 3
 
@@ -77,6 +78,7 @@ def draw_frontier(
         x=(0.0, x_most),
         y=(0.0, y_most),
     )
+    frontier = [(frame.scale_x(x), frame.scale_y(y)) for x, y in compute_frontier((at.x, at.y) for at in points)]
     return svg.draw_figure(
         HEIGHT,
         name,
@@ -85,13 +87,8 @@ def draw_frontier(
         svg.draw_text(y_name, 8.0, 20.0, "soft", anchor="start"),
         svg.draw_text(x_name, frame.right, frame.bottom + 40, "soft", anchor="end"),
         *_draw_bound(bound, frame),
-        svg.draw_path(
-            [(frame.scale_x(x), frame.scale_y(y)) for x, y in compute_frontier((point.x, point.y) for point in points)],
-            "soft",
-            stroke_width=2,
-            stroke_dasharray="2 3",
-        ),
-        *_draw_points(points, frame),
+        svg.draw_path(frontier, "soft", stroke_width=2, stroke_dasharray="2 3"),
+        *_draw_points(points, frame, frontier),
         width=width,
     )
 
@@ -167,10 +164,13 @@ def _draw_bound(bound: float | None, frame: PlotFrame) -> list[svg.Element]:
     return [line, svg.draw_text("bound", x, frame.top - 6, "red")]
 
 
-def _draw_points(points: Sequence[ScatterPoint], frame: PlotFrame) -> list[svg.Element]:
-    """Draw the points, and the labels for which there is room; the first points choose first."""
+def _draw_points(
+    points: Sequence[ScatterPoint], frame: PlotFrame, line: Sequence[tuple[float, float]]
+) -> list[svg.Element]:
+    """Draw the points, and the labels for which there is room beside them and a line; the first points choose first."""
     centres = [(frame.scale_x(point.x), frame.scale_y(point.y)) for point in points]
     boxes = [_Box(x - POINT_PX, y - POINT_PX, x + POINT_PX, y + POINT_PX) for x, y in centres]
+    boxes += [_Box(x - LINE_PX, y - LINE_PX, x + LINE_PX, y + LINE_PX) for x, y in _list_places_on(line)]
     marks, labels = list[svg.Element](), list[svg.Element]()
     for point, (x, y) in zip(points, centres, strict=True):
         marks.append(svg.draw_marker(point.shape, x, y, point.colour, words=point.words, size=POINT_PX))
@@ -179,6 +179,13 @@ def _draw_points(points: Sequence[ScatterPoint], frame: PlotFrame) -> list[svg.E
             boxes.append(box)
             labels.append(svg.draw_label(point.label, (box.left + box.right) / 2, box.bottom - 3, point.colour))
     return [*marks, *labels]
+
+
+def _list_places_on(line: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+    """Yield places on a line that are no farther apart than it is wide."""
+    for (x, y), (next_x, next_y) in pairwise(line):
+        steps = math.ceil(math.hypot(next_x - x, next_y - y) / LINE_PX)
+        yield from ((x + (next_x - x) * at / steps, y + (next_y - y) * at / steps) for at in range(steps))
 
 
 class _Box(NamedTuple):
@@ -193,7 +200,7 @@ class _Box(NamedTuple):
 
 
 def _list_places(x: float, y: float, label: str, frame: PlotFrame) -> Iterator[_Box]:
-    """Yield where a label may stand: above its point, below, right of it, left of it; then farther above and below."""
+    """Yield where a label may stand: above its point, below, right of it, left of it, at its corners; then farther."""
     wide, gap = svg.estimate_text_width(label), POINT_PX + 1
     middle = max(min(x - wide / 2, frame.right - wide), frame.left)
     for left, bottom in (
@@ -201,6 +208,10 @@ def _list_places(x: float, y: float, label: str, frame: PlotFrame) -> Iterator[_
         (middle, y + gap + LABEL_PX),
         (x + gap + 2, y + LABEL_PX / 2),
         (x - gap - 2 - wide, y + LABEL_PX / 2),
+        (x + gap, y + gap + LABEL_PX),
+        (x - gap - wide, y - gap),
+        (x + gap, y - gap),
+        (x - gap - wide, y + gap + LABEL_PX),
         *((middle, y - gap - rows * LABEL_PX) for rows in range(1, MOST_ROWS)),
         *((middle, y + gap + (1 + rows) * LABEL_PX) for rows in range(1, MOST_ROWS)),
     ):

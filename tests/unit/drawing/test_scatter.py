@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import given
@@ -13,6 +13,7 @@ from scanflow.drawing import svg
 from scanflow.drawing.scatter import Cut, ScatterPoint, compute_frontier, draw_cuts, draw_frontier
 
 SVG = "{http://www.w3.org/2000/svg}"
+CURVE = ((4.0, 120.0), (6.0, 180.0), (9.0, 230.0), (14.0, 240.0))
 VALUES = st.floats(0.01, 1e4)
 
 
@@ -25,7 +26,9 @@ def test_on_the_frontier_nobody_beats_anybody(points: list[tuple[float, float]])
 
 
 @given(st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=15), st.sampled_from([svg.WIDTH, svg.NARROW]))
-def test_labels_cover_neither_each_other_nor_a_point(points: list[tuple[float, float]], width: float) -> None:
+def test_labels_cover_neither_each_other_nor_a_point_nor_the_frontier(
+    points: list[tuple[float, float]], width: float
+) -> None:
     shown = [ScatterPoint(x, y, f"point {at}", "words") for at, (x, y) in enumerate(points)]
     figure = ET.fromstring(draw_frontier("Points", shown, x_name="ms", y_name="1/s", width=width))
     boxes = []
@@ -41,6 +44,20 @@ def test_labels_cover_neither_each_other_nor_a_point(points: list[tuple[float, f
     for circle in figure.iter(f"{SVG}circle"):
         x, y = float(circle.get("cx", "")), float(circle.get("cy", ""))
         assert not any(left < x < right and top < y < bottom for left, right, top, bottom in boxes)
+    [line] = (path for path in figure.iter(f"{SVG}path") if path.get("stroke-dasharray") == "2 3")
+    ends = [tuple(map(float, end.split())) for end in str(line.get("d"))[1:].split("L")]
+    for (x, y), (next_x, next_y) in pairwise(ends):
+        for share in (at / 200 for at in range(201)):
+            at_x, at_y = x + share * (next_x - x), y + share * (next_y - y)
+            assert not any(left < at_x < right and top < at_y < bottom for left, right, top, bottom in boxes)
+
+
+def test_each_way_to_cut_a_machine_is_named_beside_the_frontier() -> None:
+    shown = [ScatterPoint(x, y, f"{at} × 1 core, any", "words") for at, (x, y) in enumerate(CURVE)]
+    texts = {
+        text.text for text in ET.fromstring(draw_frontier("P", shown, x_name="ms", y_name="1/s")).iter(f"{SVG}text")
+    }
+    assert {point.label for point in shown} <= texts
 
 
 def test_the_bound_is_drawn_where_it_is_and_nothing_measured_says_so() -> None:
