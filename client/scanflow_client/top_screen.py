@@ -37,7 +37,8 @@ class TopScreen:
         self._reading, self._problem = reading, ""
 
     def report(self, error: Exception) -> None:
-        self._problem = f"! {make_one_line(str(error))} Trying again."
+        words = make_one_line(str(error))
+        self._problem = f"! {words}{'' if words.endswith('.') else '.'} Trying again."
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width, height = options.max_width, options.height or console.height

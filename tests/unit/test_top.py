@@ -235,6 +235,12 @@ def test_a_failure_is_shown_above_the_last_reading_until_the_next() -> None:
     assert "1 service" in draw_screen(screen, 100, 40)[0]
 
 
+def test_a_failure_that_ends_with_a_command_is_a_sentence() -> None:
+    screen = TopScreen()
+    screen.report(UnavailableError("No server answers. Start it: scanflow up"))
+    assert draw_screen(screen, 100, 40)[0].strip() == "! No server answers. Start it: scanflow up. Trying again."
+
+
 def test_readings_are_shown_until_the_end_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout", io.StringIO())
     monkeypatch.setenv("TERM", "xterm")
