@@ -24,7 +24,7 @@ from scanflow.drawing.cpu_map import (
     draw_cpu_map,
     draw_label,
 )
-from scanflow.placement.cpulist import format_cpus
+from scanflow.placement.cpulist import format_numbered
 from scanflow.placement.topology import Core, Topology
 
 FILLS = ("#77AADD", "#EE8866", "#EEDD88", "#FFAABB", "#99DDFF", "#44BB99", "#BBCC33", "#AAAA00")
@@ -60,7 +60,7 @@ class _Occupant:
     @property
     def title(self) -> str:
         names = f"{self.names[0]} to {self.names[-1]}" if len(self.names) > 3 else ", ".join(self.names)
-        return f"{names}: {f'CPUs {format_cpus(self.cpus)}' if self.cpus else 'any CPU'}"
+        return f"{names}: {format_numbered('CPU', self.cpus) if self.cpus else 'any CPU'}"
 
 
 def generate_labels() -> Iterator[str]:
@@ -194,7 +194,7 @@ def _draw_legend(
         rows += 1
     meanings = _list_mark_meanings(topology, occupants)
     is_short = svg.estimate_text_width(" ".join(meanings), LABEL_FONT_PX) <= width
-    for line in [" ".join(meanings)] if is_short else meanings:
+    for line in [" ".join(meanings)] if is_short and meanings else meanings:
         shown = svg.shorten_text(line, width, LABEL_FONT_PX)
         at = y + rows * LEGEND_ROW_PX + 13
         parts.append(svg.draw_text(shown, 0.0, at, "soft", anchor="start", font_size=LABEL_FONT_PX))
@@ -221,7 +221,7 @@ def _list_mark_meanings(topology: Topology, occupants: Sequence[_Occupant]) -> l
     for occupant in occupants:
         for cpu in occupant.cpus:
             loads[cpu] += 1
-    lines = ["Numbers are free CPUs."]
+    lines = ["Numbers are free CPUs."] if set(topology.effective_cpus) - set(loads) else []
     if topology.threads_per_core > 1:
         lines.append("A column is a core, its siblings below each other.")
     if any(core.tier for core in topology.cores):
@@ -231,5 +231,5 @@ def _list_mark_meanings(topology: Topology, occupants: Sequence[_Occupant]) -> l
     if topology.effective_cpus != topology.cpus:
         lines.append(f"{FORBIDDEN} not allowed for this process.")
     if topology.offline:
-        lines.append(f"Offline: CPUs {format_cpus(topology.offline)}.")
+        lines.append(f"Offline: {format_numbered('CPU', topology.offline)}.")
     return lines

@@ -91,6 +91,14 @@ def test_processes_on_the_same_cpus_share_a_label_and_several_on_one_are_said() 
     assert any("+ several on one CPU." in text for text in drawn.texts)
 
 
+def test_one_cpu_is_no_plural_and_numbers_are_explained_where_there_are_some() -> None:
+    first, second = PlacedProcess("serve/1", (0,)), PlacedProcess("serve/2", (1,))
+    drawn = read_machine(uniform(1, 2), first, second)
+    assert {"serve/1: CPU 0", "serve/2: CPU 1"} <= set(drawn.texts)
+    assert not any("Numbers" in text for text in drawn.texts), "none is free"
+    assert any("Numbers are free CPUs." in text for text in read_machine(uniform(1, 2), first).texts)
+
+
 def test_what_is_not_bound_is_in_the_legend_alone() -> None:
     drawn = read_machine(uniform(1, 2), PlacedProcess("free", ()), PlacedProcess("bound", (1,)))
     assert [drawn.cells[cpu].text for cpu in range(2)] == ["0", "a"]
@@ -109,7 +117,7 @@ def test_slow_forbidden_and_offline_cpus_are_marked() -> None:
     assert [drawn.cells[cpu].text for cpu in range(3)] == ["0", "×", "2"]
     assert drawn.cells[2].title == "CPU 2 (a slower core): free"
     legend = " ".join(drawn.texts)
-    assert "Dashed cores are slower. × not allowed for this process. Offline: CPUs 5." in legend
+    assert "Dashed cores are slower. × not allowed for this process. Offline: CPU 5." in legend
     assert sum("stroke-dasharray" in rect.attrib for rect in drawn.root.iter(f"{SVG}rect")) == 1
     assert "socket 0 · 2 cores · node 0 · 16Gi · L3 32Mi" in drawn.texts
 
