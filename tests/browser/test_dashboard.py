@@ -45,6 +45,19 @@ EMPTY = (
 """What the parts of a page say of which this shop has nothing."""
 
 
+_LIST_BROKEN_WORDS = """
+const words = [];
+for (const link of document.querySelectorAll('.cells td a'))
+  for (const found of link.firstChild.data.matchAll(/\\w+/g)) {
+    const range = document.createRange();
+    range.setStart(link.firstChild, found.index);
+    range.setEnd(link.firstChild, found.index + found[0].length);
+    if (range.getClientRects().length > 1) words.push(found[0]);
+  }
+return words;
+"""
+
+
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FilledServer]:
     with home_in(tmp_path_factory.mktemp("shop")) as home:
@@ -88,6 +101,16 @@ def test_a_page_is_seen_by_everybody(person: Browser, shop: FilledServer, path: 
         unseen = [text for text in person.driver.execute_script(read) if not text.startswith(EMPTY)]
         assert unseen == [], "there is something to see on every page"
     assert person.list_hosts() == {shop.url}
+
+
+def test_on_a_desk_the_header_is_one_line_and_no_name_in_a_table_is_broken_inside_a_word(
+    person: Browser, shop: FilledServer
+) -> None:
+    person.open(f"{shop.url}/actions", "update_workflow_replica")
+    assert person.driver.execute_script(_LIST_BROKEN_WORDS) == []
+    heights = "return ['nav', 'form'].map(part => document.querySelector(`.bar ${part}`).getBoundingClientRect())"
+    nav, form = person.driver.execute_script(heights)
+    assert nav["top"] < form["bottom"] and form["top"] < nav["bottom"], "they are beside each other"  # noqa: PT018
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
