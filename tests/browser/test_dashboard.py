@@ -103,7 +103,7 @@ def test_a_page_is_seen_by_everybody(person: Browser, shop: FilledServer, path: 
     assert person.list_hosts() == {shop.url}
 
 
-def test_on_a_desk_the_header_is_one_line_and_no_name_in_a_table_is_broken_inside_a_word(
+def test_the_header_of_a_wide_page_is_one_line_and_no_name_in_a_table_is_broken_inside_a_word(
     person: Browser, shop: FilledServer
 ) -> None:
     person.open(f"{shop.url}/actions", "update_workflow_replica")

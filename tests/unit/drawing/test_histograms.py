@@ -40,7 +40,7 @@ def test_a_column_without_bins_shows_its_averages() -> None:
     assert build_histogram({"name": "x"}).summary == "unknown → unknown"
 
 
-def test_averages_alone_take_the_room_of_their_lines() -> None:
+def test_averages_alone_are_as_tall_as_their_lines() -> None:
     means, shares = Histogram("x", "ks", summary="mean 3 → mean 4"), build_histogram(COLUMN)
     alone = ET.fromstring(draw_histogram(means))
     texts = [float(text.get("y", "")) for text in alone.iter(f"{SVG}text")]
