@@ -96,9 +96,10 @@ window.htmx?.registerExtension("logs", {htmx_before_morph_node: (log, {newNode})
     gone = next < 0 ? lines.length : next;
   }
   text.deleteData(0, gone);
+  const left = text.data;
   let same = lines.length - gone;
-  while (same < text.length && text.data[same] === after[same]) same++;
-  text.replaceData(same, text.length, after.slice(same));
+  while (same < left.length && left[same] === after[same]) same++;
+  text.replaceData(same, left.length, after.slice(same));
 }});
 
 // A command is copied by a click on it.
