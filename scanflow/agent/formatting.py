@@ -17,7 +17,7 @@ from scanflow.agent.strategy_limits import describe_limits, format_calls
 from scanflow.text.masking import mask_secrets
 from scanflow.text.printable import make_one_line
 
-_ABOUT = frozenset({"workflow", "service", "run", "node", "kind", "reason"})
+_ABOUT = frozenset({"app", "team", "workflow", "service", "run", "node", "kind", "reason"})
 """The arguments that say what is changed, and why."""
 
 MAX_VALUE_LENGTH = 160

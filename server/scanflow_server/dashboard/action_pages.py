@@ -91,7 +91,7 @@ def _build_links(action: Action) -> dict[str, list[LinkCell]]:
     intent, app, agent = action.intent, action.intent.app, _get_agent_address(action)
     links: dict[str, list[LinkCell]] = {
         "evidence": list_links(app, intent.evidence),
-        "intent": [*_link_target(action), *list_links(app, intent.arguments)],
+        "intent": list(dict.fromkeys([*_link_target(action), *list_links(app, intent.arguments)])),
         "decision": [_link_event(action, "its events", action.id)],
         "effect": list_links(app, action.result, None if action.inverse is None else action.inverse.arguments),
     }

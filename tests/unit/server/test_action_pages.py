@@ -50,7 +50,8 @@ def test_a_chain_leads_from_the_sample_to_the_effect() -> None:
         value={"evidence": EVIDENCE},
         cause="call:tracker/count/event:142",
     )
-    wanted = intent("a1", sample=sample, arguments={"model": "models:/cnn/2"}, strategy="change_model")
+    arguments = {"model": "models:/cnn/2", "service": "serve"}
+    wanted = intent("a1", sample=sample, arguments=arguments, strategy="change_model")
     undo = PrimitiveCall(primitive="upgrade_workflow", arguments={"model": "models:/cnn/1"})
     done = action(wanted, began=1.0, inverse=undo, result={"run": "owl-2", "service": "serve"})
     names = ("sample", "trigger", "evidence", "rule", "intent", "decision", "action", "effect")
@@ -95,6 +96,7 @@ def test_the_table_says_what_an_action_changes_and_why_it_was_wanted() -> None:
             action(intent(), began=1.0, inverse=other),
             action(intent(arguments=back.arguments), began=1.0, inverse=back),
             action(intent(source="person", arguments=asked), began=1.0, decision=allowed),
+            action(intent(arguments={"app": "mnist", "team": "data", "workflow": "training"}), began=1.0),
         ]
     ).rows
     assert [(row[2], row[4]) for row in rows] == [
@@ -102,6 +104,7 @@ def test_the_table_says_what_an_action_changes_and_why_it_was_wanted() -> None:
         ("instances 2", "It was so."),
         (None, "It was so."),
         ("model models:/cnn/2, password ***", "the audit"),
+        (None, "It was so."),
     ]
 
 
