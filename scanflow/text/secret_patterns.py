@@ -51,7 +51,6 @@ class SteppingPattern:
         self._may_occur_in, self._flags = may_occur_in, flags
         self._run, self._mark, self._start = run, mark, start
         self._pattern = f"{pattern}|{hopeless}" if hopeless else pattern
-        self.whole = re.compile(self._pattern, flags)
 
     def substitute(self, replace: Replace, text: str) -> str:
         """Return ``text`` with what ``replace`` returns in the place of each match."""
@@ -69,6 +68,11 @@ class SteppingPattern:
             return iter(())
         pattern = self.whole if len(text) <= MAX_AT_ONCE else self.stepping
         return (match for match in pattern.finditer(text) if match.lastindex is not None)
+
+    @cached_property
+    def whole(self) -> re.Pattern[str]:
+        """The pattern. It is compiled when a text first needs it: each process of a step imports this module."""
+        return re.compile(self._pattern, self._flags)
 
     @cached_property
     def stepping(self) -> re.Pattern[str]:
