@@ -25,7 +25,7 @@ from scanflow_server.store.migrations import migrate
 from tests.http_requests import http_client
 from tests.page_reader import PageReader, read_signed_in
 from tests.unit.server.answering import answering
-from tests.waiting import patient
+from tests.waiting import patient, wait_until
 
 FOREIGN = {"origin": "null", "sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
 """What browsers send with a form in a file."""
@@ -79,6 +79,7 @@ def test_the_browser_is_in_on_the_page_that_was_named_and_the_file_is_gone(
 ) -> None:
     done = call("runs")
     assert (done.exit_code, done.output) == (0, f"Opening {url}/runs in the browser.\n")
+    wait_until(lambda: browser.answers, "the browser has its answer, after the code was used")
     (answer,), (address,) = browser.answers, browser.addresses
     assert (answer.status_code, read_signed_in(answer.text)["data-next"]) == (200, "/runs")
     assert browser.modes == [0o600]
