@@ -28,6 +28,7 @@ from scanflow_server.token_roles import TokenHolder
 
 LOGIN: Final = "/login"
 LOGOUT: Final = "/logout"
+_USED: Final = "The login was used already, or is older than a minute. Repeat it: scanflow dashboard"
 
 
 class LoginPages:
@@ -67,13 +68,13 @@ class LoginPages:
         form = await read_form(request)
         after, owner = check_next(form.get("next", "")), await self._sessions.take_code(form.get("code", ""))
         if owner is None:
-            problem = "The login was used already, or is older than a minute. Repeat it: scanflow dashboard"
-            return self._make_page(after, problem, 401)
+            return self._make_page(after, _USED, 401)
         is_foreign = refuse_request(request.scope["headers"], hosts={ANY_HOST}) is not None
         if is_foreign and not await run_in_threadpool(self._is_home, owner.token_hash):
             return await self._confirm(request, owner, after)
         session = await self._sessions.begin_by_hash(owner.token_hash)
-        assert session is not None
+        if session is None:  # the token was revoked in between
+            return self._make_page(after, _USED, 401)
         return self._enter(request, owner.holder, session, after)
 
     async def _confirm(self, request: Request, owner: CodeOwner, after: str) -> Response:

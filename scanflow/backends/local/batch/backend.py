@@ -101,7 +101,7 @@ class LocalBackend:
         self._accelerators = accelerators
         self._is_checked = False
         self._shown: tuple[JournalRun, RunRecord] | None = None
-        """The run that ended and was shown last: a page asks for its log, its outputs and its files by its name."""
+        """The run that ended by itself and was shown last: a page asks for its log, outputs and files by its name."""
 
         self._rng = rng or random.Random()  # noqa: S311  names for people, not secrets
 
@@ -307,7 +307,7 @@ class LocalBackend:
             if self._shown is not None and self._shown[0] == run:
                 return self._shown[1]
             record = self._add_pending_tasks(journal, run)
-            if run.record.state != "running":
+            if run.record.state in {"succeeded", "failed"}:  # ranks of one that was stopped may still end
                 self._shown = run, record
             # A run that ends between reading the journal and checking the lock seems interrupted: read it again.
             return self._add_pending_tasks(journal, journal.run(name)) if record.state == "interrupted" else record
