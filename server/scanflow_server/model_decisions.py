@@ -20,7 +20,7 @@ from scanflow.knowledge.knowledge_port import KnowledgeBase
 from scanflow_server.arbiter.arbiter_engine import ArbiterEngine
 from scanflow_server.bodies import Operation
 from scanflow_server.progress_events import get_operation, make_operation_view
-from scanflow_server.response_masking import mask_action
+from scanflow_server.response_masking import build_text_mask
 from scanflow_server.routes import event_routes, intent_routes, service_routes
 from scanflow_server.routes.intent_routes import Approval
 from scanflow_server.scope import get_intent
@@ -85,15 +85,14 @@ class OwnModels:
 
     def approvals(self, *, limit: int) -> list[Action]:
         with self.context.store.read() as connection:
-            maskers = cache_maskers(connection)
-            waiting = [
+            mask, team = build_text_mask(cache_maskers(connection)), self.caller.team
+            return [
                 action
                 for verdict in ("approve", "suggest")
                 for action in intent_store.list_actions(
-                    connection, state="pending", verdict=verdict, team=self.caller.team, limit=limit
+                    connection, state="pending", verdict=verdict, team=team, limit=limit, mask=mask
                 )
             ]
-            return [mask_action(action, maskers)[0] for action in waiting]
 
     def approve(self, action: str, /, *, reason: str = "") -> Action:
         row = get_intent(self.engine, self.caller, action)

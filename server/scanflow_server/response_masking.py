@@ -11,6 +11,7 @@ from scanflow.backends.service_records import ServiceRecord
 from scanflow.deployer.masked_deployer import mask_service
 from scanflow.text.masking import Masker
 from scanflow.text.secret_patterns import may_need_mask
+from scanflow_server.store.intent_store import MaskAction
 from scanflow_server.store.secret_store import LoadMasker
 
 Mask = Callable[[Any], Any]
@@ -24,8 +25,13 @@ def mask_action(action: Action, load_masker: LoadMasker) -> tuple[Action, Mask]:
     return Action.model_validate(_mask_action_document(document, mask)), mask
 
 
-def mask_action_text(text: str, masker: Masker) -> str:
-    """Return a stored action's JSON with the same masked; text without a sign of a secret is not parsed."""
+def build_text_mask(load_masker: LoadMasker) -> MaskAction:
+    """Return what masks the same in a stored action's JSON."""
+    return lambda app, team, text: _mask_action_text(text, load_masker(app, team))
+
+
+def _mask_action_text(text: str, masker: Masker) -> str:
+    """Return an action's JSON with its secrets masked; text without a sign of a secret is not parsed."""
     if not may_need_mask(text) and not masker.occurs_in(text):
         return text
     document = json.loads(text)

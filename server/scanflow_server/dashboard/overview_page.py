@@ -18,7 +18,7 @@ from scanflow_server.control.agent_controller import describe_agent
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageRequest, PageView
 from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell, Moment, StateCell
 from scanflow_server.dashboard.subject_links import build_action_address, build_agent_address, link_models
-from scanflow_server.response_masking import mask_action
+from scanflow_server.response_masking import build_text_mask
 from scanflow_server.routes import application_routes, run_routes, service_routes
 from scanflow_server.scope import restrict_team
 from scanflow_server.store import agent_store, event_store, intent_store, label_store
@@ -85,9 +85,8 @@ def list_actions(
     """Return the newest actions that the caller may see, with their applications' secrets masked."""
     about["team"] = restrict_team(request.caller, about.get("team"))
     with request.context.store.read() as connection:
-        maskers = cache_maskers(connection)
-        actions = intent_store.list_actions(connection, limit=limit, offset=offset, **about)
-        return [mask_action(action, maskers)[0] for action in actions]
+        mask = build_text_mask(cache_maskers(connection))
+        return intent_store.list_actions(connection, limit=limit, offset=offset, mask=mask, **about)
 
 
 def is_waiting(action: Action) -> bool:

@@ -19,7 +19,7 @@ from scanflow_server.arbiter.why import explain_action
 from scanflow_server.auth import Approver, Proposer, Reader
 from scanflow_server.bodies import Named, Text, check_text, check_time
 from scanflow_server.request_problems import PROBLEMS
-from scanflow_server.response_masking import Mask, mask_action, mask_action_text
+from scanflow_server.response_masking import Mask, build_text_mask, mask_action
 from scanflow_server.scope import EngineDep, OwnIntent, restrict_team
 from scanflow_server.server_context import ContextDep, ServerContext
 from scanflow_server.store import event_store, intent_store
@@ -81,10 +81,9 @@ def intents(
     was refused, is ``verdict=act&verdict=queue&verdict=approve``.
     """
     with context.store.read() as connection:
-        maskers = cache_maskers(connection)
         text = intent_store.dump_actions(
             connection,
-            mask=lambda app, team, text: mask_action_text(text, maskers(app, team)),
+            mask=build_text_mask(cache_maskers(connection)),
             state=state,
             verdict=verdict,
             app=app,
