@@ -10,7 +10,7 @@ from scanflow.agent.agent_records import Action
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.deployer.masked_deployer import mask_service
 from scanflow.text.masking import Masker
-from scanflow.text.secret_patterns import may_need_mask
+from scanflow.text.secret_patterns import OWN_TOKEN, may_need_mask
 from scanflow_server.store.intent_store import MaskAction
 from scanflow_server.store.secret_store import LoadMasker
 
@@ -32,7 +32,7 @@ def build_text_mask(load_masker: LoadMasker) -> MaskAction:
 
 def _mask_action_text(text: str, masker: Masker) -> str:
     """Return an action's JSON with its secrets masked; text without a sign of a secret is not parsed."""
-    if not may_need_mask(text) and not masker.occurs_in(text):
+    if not may_need_mask(text) and not OWN_TOKEN.occurs_in(text) and not masker.occurs_in(text):
         return text
     document = json.loads(text)
     return json.dumps(_mask_action_document(document, _build_action_mask(document, masker)))
@@ -59,6 +59,7 @@ def _mask_action_document(document: Mapping[str, Any], mask: Mask) -> dict[str, 
         "decision": {**decision, "reason": mask(decision["reason"])},
         "result": mask(document.get("result")),
         "error": mask(document.get("error")),
+        "approved_why": mask(document.get("approved_why", "")),
     }
     if (inverse := document.get("inverse")) is not None:
         masked["inverse"] = {**inverse, "arguments": mask(inverse["arguments"])}

@@ -98,8 +98,8 @@ def large_dashboard(places: Places, section: Section, size: DashboardSize) -> Be
         how=(
             f"{store.queued + store.ended:,} runs, one of 1,000 nodes, {store.events:,} events, {store.intents:,} "
             f"actions, {store.labels:,} samples; each page {size.rounds} times in headless Chromium, which shares the "
-            f"machine with the server; then the overview left open: the median of {size.rounds} times {size.idle_s:g} s, "
-            "less that of the server without a tab"
+            f"machine with the server; then the overview left open: the median of {size.rounds} times "
+            f"{size.idle_s:g} s, less that of the server without a tab"
         ),
         rounds=1,
         warm_up=False,
