@@ -250,9 +250,9 @@ def find_newest(connection: Connection, type: str, subject: str, *, app: str) ->
 
 
 def _parse_event(row: RowMapping, maskers: LoadMasker) -> Event:
-    # Masked again: its application may have got the secret after the event.
     event = Event.model_validate({name: row[name] for name in Event.model_fields} | {"at": bound_time(row["at"])})
-    return _mask_event(event, maskers)
+    # Masked again: its application may have got a secret after the event. What looks like one was masked before.
+    return _mask_event(event, maskers) if maskers(event.app, None) else event
 
 
 def _mask_event(event: Event, maskers: LoadMasker) -> Event:
