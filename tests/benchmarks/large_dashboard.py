@@ -156,7 +156,7 @@ def _open_often(browser: Browser, address: str, rounds: int) -> tuple[float, flo
 def _measure_idle(browser: Browser, address: str, server: Server, size: DashboardSize) -> float:
     """Return the share of a core that a tab takes which is open and shows no change.
 
-    Medians: once in some minutes a server without a tab takes seconds of the kernel, which gives it its memory back.
+    Medians: beside other work on the machine a window takes some times as much now and then, with a tab or without.
     """
 
     def measure() -> float:

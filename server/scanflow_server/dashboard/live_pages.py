@@ -22,8 +22,9 @@ from scanflow_server.dashboard.dashboard_page import DashboardPage, PageRequest
 from scanflow_server.server_context import ServerContext
 from scanflow_server.streams import format_event
 
-LOOK_S: Final = 0.4
-"""How often the backend's marker is read, in seconds."""
+LOOK_S, IDLE_LOOK_S = 0.4, 0.8
+"""How often the backend's marker is read, in seconds: while something changes now and then, and after a while without
+a change. A change is on the page within a second with both: a page that was just rendered has to wait."""
 
 MIN_PAUSE_S: Final = 0.25
 BUSY_SHARE, IDLE_SHARE = 0.1, 0.0005
@@ -32,7 +33,8 @@ BUSY_SHARE, IDLE_SHARE = 0.1, 0.0005
 GROWING_PAUSE_S: Final = 0.4
 """After how long a page is rendered again that grows: what tells of changes tells nothing of the lines of a log."""
 
-MAX_PAUSE_S: Final = 30.0
+IDLE_PAUSE_S, MAX_PAUSE_S = 8.0, 60.0
+"""Between two renderings, in seconds: from when on a page counts as idle, and the longest."""
 
 
 @dataclass
@@ -51,6 +53,11 @@ class RenderPace:
         self.idle_pause_s = 1.0 if has_changed else min(self.idle_pause_s * 2, longest)
         if grows:
             self.idle_pause_s = max(GROWING_PAUSE_S, self.cost_s / BUSY_SHARE)
+
+    @property
+    def look_s(self) -> float:
+        """How long the backend's marker need not be read."""
+        return IDLE_LOOK_S if self.idle_pause_s >= IDLE_PAUSE_S else LOOK_S
 
     def compute_wait(self, now: float, *, may_have_changed: bool) -> float:
         """Return the seconds until the page is rendered again; not above 0: it is due."""
@@ -79,7 +86,7 @@ async def stream_page(
         elif may_have_changed:  # at most so often, however many changes there are
             await asyncio.sleep(wait_s)
         else:
-            await context.store_notifier.wait_async(changes, min(wait_s, LOOK_S))
+            await context.store_notifier.wait_async(changes, min(wait_s, pace.look_s))
 
 
 def _render(page: DashboardPage, request: PageRequest) -> tuple[str, bool, float]:

@@ -348,7 +348,11 @@ def test_a_change_is_on_a_page_within_a_second_while_it_takes_50_ms() -> None:
     pace = RenderPace()
     assert pace.compute_wait(0.0, may_have_changed=True) <= 0
     pace.record(1.0, 0.05, has_changed=True)
-    assert LOOK_S + pace.compute_wait(1.0, may_have_changed=True) + 0.05 < 1
+    assert pace.look_s + pace.compute_wait(1.0, may_have_changed=True) + 0.05 < 1
+    for at in range(60):
+        pace.record(60.0 * at, 0.05, has_changed=False)
+        assert pace.look_s + max(0.0, pace.compute_wait(60.0 * at + 1, may_have_changed=True)) + 0.05 < 1
+    assert pace.look_s > LOOK_S, "an idle tab's marker is read less often"
 
 
 @pytest.mark.parametrize(
