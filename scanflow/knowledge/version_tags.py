@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from scanflow.knowledge.knowledge_records import ModelVersion
 from scanflow.text.printable import make_one_line
 
 PROMOTION: Final = "scanflow.promotion"
@@ -83,6 +84,24 @@ def describe_out_of_use(tags: Mapping[str, str], champion: Mapping[str, str] | N
         why = f" ({champion[REASON]})" if champion.get(REASON) else ""
         return f"{champion.get(PERSON) or 'a person'} promoted another version in its place{why}"
     return "it was taken out of use"
+
+
+def find_obstacle(
+    version: ModelVersion, champion: ModelVersion | None, *, judged_against: int | None = None
+) -> str | None:
+    """Return what prevents a challenger's promotion, other than its metric; None: nothing. Pure."""
+    if champion is not None and champion.version == version.version:
+        return "it is in use"
+    if (why := find_rejection(version.tags)) is not None:
+        return f"it was rejected: {why}"
+    if champion is not None and champion.version > version.version:
+        return f"the version in use, {champion.version}, is newer"
+    in_use = None if champion is None else champion.tags
+    if (why := describe_out_of_use(version.tags, in_use, number=version.version)) is not None:
+        return why
+    if champion is not None and judged_against is not None and judged_against != champion.version:
+        return f"it was compared with version {judged_against}, and {champion.version} is in use"
+    return None
 
 
 def format_decision_tags(by: str | None, why: str) -> dict[str, str]:

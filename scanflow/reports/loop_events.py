@@ -73,25 +73,28 @@ def collect_champions(events: Iterable[Event]) -> list[tuple[float, int | None]]
     """Return when each version of one model became the champion, as far as events show; None: no champion.
 
     The last event decides: a comparison, which names it (a person may have moved the alias), a promotion, or a
-    champion's rejection, after which the one before it is back.
+    champion's rejection, after which the one before it is back. A comparison names the champion of when its run began:
+    what was promoted or rejected meanwhile is newer.
     """
     changes: list[tuple[float, int | None]] = []
     before: dict[int, int] = {}
     champion: int | None = None
     for event in events:
-        number, now = _as_number(event.data.get("version")), champion
+        number, now, at = _as_number(event.data.get("version")), champion, event.at
         if event.type == "model.judged":
-            against = _as_number(event.data.get("champion"))
-            now = champion if against is None else against
+            against, at = _as_number(event.data.get("champion")), get_begin(event)
+            if against is not None and (not changes or at >= changes[-1][0]):
+                now = against
         elif event.type == "model.promoted" and number is not None:
             now, last = number, _as_number(event.data.get("before"))
             if last is not None and last != number:
                 before[number] = last
+                changes += [(at, last)] if champion is None else []
         elif event.type == "model.rejected" and champion is not None and number == champion:
             now = before.get(champion)
         if now != champion:
             champion = now
-            changes.append((event.at, champion))
+            changes.append((at, champion))
     return changes
 
 
@@ -105,7 +108,13 @@ def request_counts(events: Iterable[Event]) -> list[RequestCounts]:
     return counts
 
 
-def count_answers(events: Iterable[Event], labels: Iterable[Mapping[str, Any]]) -> list[ScoredAnswers]:
+def get_begin(event: Event) -> float:
+    """Return when the run of a ``model.judged`` event began; of an earlier version's event, when it was reported."""
+    began = event.data.get("began")
+    return float(began) if isinstance(began, int | float) else event.at
+
+
+def count_answers(events: Sequence[Event], labels: Iterable[Mapping[str, Any]]) -> list[ScoredAnswers]:
     """Count the right predictions in each drifted window, by the labelled points drawn for evaluation.
 
     Those were drawn at random from the window; what was picked to learn from is what the model is least sure of.
@@ -116,19 +125,17 @@ def count_answers(events: Iterable[Event], labels: Iterable[Mapping[str, Any]]) 
         if point.get("purpose") == "evaluate" and label is not None and guess not in (None, -1):
             rights.setdefault(str(point.get("run")), []).append(str(guess) == str(label))
     windows: dict[str, float] = {}
-    champions: list[tuple[float, str]] = []  # from when on; the first may have been it before
+    champions = [(at, f"V{number}") for at, number in collect_champions(events) if number is not None]
     asked = ""
     for event in events:
         if event.type == "drift.found" and event.data.get("run") in rights:
             windows.setdefault(str(event.data["run"]), event.at)
-        names = {"model.judged": ("champion",), "model.promoted": ("before", "version")}.get(event.type, ())
-        numbers = [_as_number(event.data.get(name)) for name in names if name != "before" or not champions]
-        champions += [(event.at, f"V{number}") for number in numbers if number is not None]
         asked = asked or (str(event.data.get("version")) if event.type == MEASURED_EVENT else "")
     answers = []
     for run, at in windows.items():
         served = [version for since, version in champions if since <= at][-1:] or [
-            version for _, version in champions[:1]
+            version
+            for _, version in champions[:1]  # it may have been the champion before
         ]
         version = served[0] if served else asked or "the model in use"
         answers.append(ScoredAnswers(at=at, version=version, right=sum(rights[run]), n=len(rights[run])))

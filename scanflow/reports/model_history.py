@@ -23,10 +23,11 @@ from scanflow.knowledge.version_tags import (
     PERSON,
     PROMOTION,
     REASON,
+    find_obstacle,
     find_rejection,
     find_version_before,
 )
-from scanflow.reports.loop_events import collect_champions, format_verdict
+from scanflow.reports.loop_events import collect_champions, format_verdict, get_begin
 
 TYPES = ("drift.found", "model.judged", "model.promoted", "model.rejected")
 """The types of events about versions."""
@@ -66,7 +67,7 @@ class VersionHistory(BaseModel):
     action: str = ""  # that scanflow why explains
     against: int | None = None  # the version that it was compared with
     compared: tuple[ComparedSlice, ...] = ()
-    drift: str | None = None  # the detection's run, where drift led to it
+    drift: str | None = None  # the run of the last detection of drift before its training began
     drifted: tuple[str, ...] = ()  # the columns
     run: str | None = None  # that trained it
     resources: Shape | None = None  # that it was served with last
@@ -99,6 +100,7 @@ def build_histories(
     ]
     own_events = [event for event in events if versions and event.subject == f"model/{versions[0].name}"]
     last = collect_champions(own_events)[-1:]
+    used = next((version for version in versions if alias in version.aliases), None)
     version_histories: list[VersionHistory] = []
     for version in versions:
         champion = alias in version.aliases
@@ -118,7 +120,7 @@ def build_histories(
             action=version.tags.get(ACTION, "") if version.tags.get(PROMOTION) else "",
         )
         version_histories.append(
-            history.model_copy(update=_build_verdict(version, comparison) | _build_evidence(comparison, events))
+            history.model_copy(update=_build_verdict(version, comparison, used) | _build_evidence(comparison, events))
         )
     return version_histories
 
@@ -133,16 +135,26 @@ def _parse_shape(shape: str | None) -> Shape | None:
     return None
 
 
-def _build_verdict(version: ModelVersion, comparison: Event | None) -> dict[str, Any]:
+def _build_verdict(version: ModelVersion, comparison: Event | None, champion: ModelVersion | None) -> dict[str, Any]:
     """Return the verdict on a version, from the registry first: agents decide by it."""
     evidence: Any = {} if comparison is None else comparison.data.get("evidence")
-    reason = str(evidence.get("reason") or "") if isinstance(evidence, Mapping) else ""
+    found = evidence if isinstance(evidence, Mapping) else {}
+    reason = str(found.get("reason") or "")
     if (rejection := find_rejection(version.tags)) is not None:
         return {"verdict": "rejected", "reason": rejection}
     if promotion := version.tags.get(PROMOTION):
         overruled = version.tags.get(OVERRULED, "") if promotion == BY_HAND else ""
         return {"verdict": promotion, "reason": version.tags.get(REASON) or reason, "overruled": overruled}
-    return {} if comparison is None else {"verdict": format_verdict(comparison.data), "reason": reason}
+    if comparison is None:
+        return {}
+    is_used = champion is not None and champion.version == version.version
+    if (
+        not is_used
+        and found.get("verdict") in {"promote", "ask"}
+        and (obstacle := find_obstacle(version, champion, judged_against=found.get("champion")))
+    ):
+        return {"verdict": "not promoted", "reason": obstacle}
+    return {"verdict": format_verdict(comparison.data), "reason": reason}
 
 
 def _build_evidence(comparison: Event | None, events: Sequence[Event]) -> dict[str, Any]:
@@ -159,7 +171,7 @@ def _build_evidence(comparison: Event | None, events: Sequence[Event]) -> dict[s
     before = [
         event
         for event in events
-        if event.type == "drift.found" and event.app == comparison.app and event.at <= comparison.at
+        if event.type == "drift.found" and event.app == comparison.app and event.at <= get_begin(comparison)
     ]
     return fields | {"drift": str(before[-1].data.get("run"))} if before else fields
 

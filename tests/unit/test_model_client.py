@@ -267,6 +267,23 @@ def test_the_versions_say_what_became_of_them(shop: Shop) -> None:
     assert "2 (champion, in digits)" in render_bundle(shop.client.list_histories())["text/plain"]
 
 
+def test_a_comparison_that_began_before_a_promotion_changes_nothing_about_it(shop: Shop) -> None:
+    shop.deploy("digits")
+    shop.client.promote(CNN, 2, why="why not")
+    (promoted,) = [event for event in shop.server.reports if event.type == "model.promoted"]
+    late = make_evaluation_event(3, "promote", at=promoted.at + 60)
+    late = late.model_copy(update={"data": {**late.data, "began": promoted.at - 60}})
+    drifts = [
+        Event(at=late.at - ago, type="drift.found", app="shop", data={"agent": "checker", "run": run})
+        for ago, run in ((200, "before-1"), (30, "meanwhile-1"))
+    ]
+    shop.server.reports = [drifts[0], promoted, drifts[1], late]
+    third, second, _ = shop.client.list_histories(CNN)
+    assert (second.champion, second.since) == (True, promoted.at)
+    assert third.drift == "before-1", "its training had begun when the other was found"
+    assert (third.verdict, third.reason) == ("not promoted", "it was compared with version 1, and 2 is in use")
+
+
 def test_no_command_is_suggested_that_would_be_refused(shop: Shop) -> None:
     shop.deploy("digits")
     shop.client.promote(CNN, 2)

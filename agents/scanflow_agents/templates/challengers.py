@@ -106,7 +106,7 @@ class Challengers:
         if evidence is None:
             return _note(context, record, outputs, tags={})
         self._reject(context, evidence)
-        self._report(context, evidence)
+        self._report(context, evidence, began=record.created)
         tags = {_VERSION: version, _MODEL: self._model.name, _VERDICT: evidence.verdict}
         metrics = {"look": float(look), "n": float(evidence.n)}
         # For a version that was evaluated before, this run only evaluated more points.
@@ -172,11 +172,12 @@ class Challengers:
             drifted=_list_drifted_columns(context, points),
         )
 
-    def _report(self, context: Context, evidence: PromotionEvidence) -> None:
+    def _report(self, context: Context, evidence: PromotionEvidence, *, began: float) -> None:
         about: dict[str, Any] = {"run": evidence.run, "version": evidence.version, "champion": evidence.champion}
         if now := next((part for part in evidence.slices if part.name == CURRENT and part.n), None):
             about |= {"champion_metric": now.champion_right / now.n, "challenger_metric": now.challenger_right / now.n}
         about |= {
+            "began": began,
             "metric": "accuracy",
             "better": evidence.verdict == "promote",
             "evidence": evidence.model_dump(mode="json"),

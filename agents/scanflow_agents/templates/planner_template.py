@@ -26,7 +26,7 @@ from scanflow.drift.contract import read_purpose
 from scanflow.drift.promotion import PromotionEvidence
 from scanflow.errors import InvalidError
 from scanflow.knowledge.knowledge_records import ModelVersion
-from scanflow.knowledge.version_tags import describe_out_of_use, find_rejection
+from scanflow.knowledge.version_tags import find_obstacle
 from scanflow_agents.templates import bookmarks, infrastructure, retuning, spreading, threshold_tuning
 from scanflow_agents.templates.challengers import RETRAIN, Challengers, PromotionOptions
 from scanflow_agents.templates.live_accuracy import (
@@ -323,24 +323,6 @@ def _declare_change(
 
     if evaluates:
         Strategy(name="evaluate_again", when=retraining_ended, if_=has_labels, then=evaluate, **options.limits)
-
-
-def find_obstacle(
-    version: ModelVersion, champion: ModelVersion | None, *, judged_against: int | None = None
-) -> str | None:
-    """Return what prevents a challenger's promotion, other than its metric; None: nothing. Pure."""
-    if champion is not None and champion.version == version.version:
-        return "it is in use"
-    if (why := find_rejection(version.tags)) is not None:
-        return f"it was rejected: {why}"
-    if champion is not None and champion.version > version.version:
-        return f"the version in use, {champion.version}, is newer"
-    in_use = None if champion is None else champion.tags
-    if (why := describe_out_of_use(version.tags, in_use, number=version.version)) is not None:
-        return why
-    if champion is not None and judged_against is not None and judged_against != champion.version:
-        return f"it was compared with version {judged_against}, and {champion.version} is in use"
-    return None
 
 
 def _build_parameters(options: PlannerOptions, batch: str | None, champion: str | None) -> dict[str, Any]:

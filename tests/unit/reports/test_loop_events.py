@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from scanflow.agent.agent_records import Event
-from scanflow.reports.loop_events import collect_versions, parse_loop_event, select_loop_events
+from scanflow.reports.loop_events import collect_champions, collect_versions, parse_loop_event, select_loop_events
 from scanflow.reports.page import render_report
 
 
@@ -179,6 +181,31 @@ def test_who_is_the_champion(happened: list[Event], uses: dict[int, list[tuple[f
     assert [entry.version for entry in versions if entry.champion] == [
         version for version, times in uses.items() if times and times[-1][1] is None
     ]
+
+
+COMPARISONS = st.tuples(st.floats(0, 100), st.floats(0, 30))
+"""When a comparison begins, and how many seconds it takes."""
+
+
+@given(promotions=st.lists(st.floats(1, 100), min_size=1, max_size=5, unique=True), compared=st.lists(COMPARISONS))
+@example(promotions=[10.0], compared=[(9.0, 5.0)])
+@example(promotions=[10.0, 20.0], compared=[(9.0, 5.0), (9.5, 12.0), (15.0, 1.0), (21.0, 1.0)])
+def test_a_comparison_says_who_was_the_champion_when_it_began(
+    promotions: list[float], compared: list[tuple[float, float]]
+) -> None:
+    """The oracle: who was promoted when; a comparison names the champion of when it began, and is reported later."""
+    at = [0.0, *sorted(promotions)]
+    events = [
+        event("model.promoted", "executor", at=when, version=number, before=number - 1)
+        for number, when in enumerate(at[1:], start=2)
+    ]
+    for began, took in compared:
+        champion = max(number for number, when in enumerate(at, start=1) if when <= began)
+        judged = make_evaluation_event(9, 0.8, 0.9, champion=champion)
+        events.append(judged.model_copy(update={"at": began + took, "data": {**judged.data, "began": began}}))
+    changes = collect_champions(sorted(events, key=lambda each: each.at))
+    assert changes[-len(promotions) :] == [(when, number) for number, when in enumerate(at[1:], start=2)]
+    assert {number for _, number in changes[: -len(promotions)]} <= {1}
 
 
 def test_events_become_a_page_and_what_was_reported_twice_or_of_another_application_counts_once() -> None:
