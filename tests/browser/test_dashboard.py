@@ -12,6 +12,7 @@ import pytest
 from scanflow_server.dashboard.pages import PAGES
 from tests.browser.chromium import Browser
 from tests.browser.filled_server import MORE_PAGES, FilledServer, encode_picture
+from tests.browser.shop_records import SERVICE
 from tests.conftest import home_in
 from tests.waiting import wait_until
 
@@ -197,6 +198,23 @@ def test_what_is_typed_stays_while_the_page_changes(person: Browser, shop: Fille
     assert has_focus(person, "#label")
     for id in ("typed", "other", "third"):
         shop.api.post(f"/labels/{id}", json={"app": "shop", "team": "data", "label": 1}).raise_for_status()
+
+
+def test_a_form_shows_the_current_values_until_something_is_typed(person: Browser, shop: FilledServer) -> None:
+    def read(name: str) -> str:
+        return str(person.driver.execute_script(f"return document.querySelector('#resize [name={name}]').value"))
+
+    def scale(instances: int) -> None:
+        shop.operation(shop.api.patch(f"/services/{SERVICE}", json={"instances": instances}))
+
+    person.open(f"{shop.url}/services/{SERVICE}", "Resize")
+    assert read("instances") == "1"
+    scale(2)
+    wait_until(lambda: read("instances") == "2", "the form follows")
+    person.find("#resize [name=cores]").send_keys("5")
+    scale(1)
+    person.wait_for("1 of 1 instance")
+    assert (read("instances"), read("cores")[-1]) == ("2", "5"), "what is typed into stays as it was"
 
 
 def test_a_change_is_on_the_page_within_a_second(

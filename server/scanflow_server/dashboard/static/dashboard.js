@@ -44,6 +44,11 @@ document.addEventListener("submit", (event) => {
   send(form, event.submitter, new URLSearchParams(new FormData(form, event.submitter)));
 });
 
+// Forms that show the current values follow these until something is typed or chosen.
+document.addEventListener("input", (event) => {
+  event.target.closest("[data-until-typed]")?.setAttribute("hx-morph-skip", "");
+});
+
 const connection = document.getElementById("connection");
 function report(text) {
   if (!connection) return;
