@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from scanflow.app.quantities import format_count
-from scanflow.placement.cpulist import format_cpus
+from scanflow.placement.cpulist import format_numbered
 from scanflow.placement.place import Grant
 from scanflow.placement.topology import Core, Topology
 from scanflow_client.formatting.text import format_bytes
@@ -49,16 +49,16 @@ def describe_topology(topology: Topology) -> list[str]:
     else:
         reasons = []
         if usable != topology.cpus:
-            reasons.append(f"affinity mask or cpuset: CPUs {format_cpus(usable)}")
+            reasons.append(f"affinity mask or cpuset: {format_numbered('CPU', usable)}")
         if topology.quota is not None:
             reasons.append(f"CPU quota: {topology.quota:g}")
         lines.append(f"This process may use {format_count(count, 'CPU')} ({'; '.join(reasons)}).")
     if topology.memory_limit_bytes is not None:
         lines.append(f"Memory limit: {format_bytes(topology.memory_limit_bytes)}.")
     if topology.offline:
-        lines.append(f"Offline: CPUs {format_cpus(topology.offline)}.")
+        lines.append(f"Offline: {format_numbered('CPU', topology.offline)}.")
     if slow := [cpu for core in topology.cores if core.tier for cpu in core.cpus]:
-        lines.append(f"Slower cores: CPUs {format_cpus(slow)}.")
+        lines.append(f"Slower cores: {format_numbered('CPU', slow)}.")
     return lines
 
 
@@ -81,7 +81,7 @@ def format_placement(occupants: Sequence[Occupant], grants: Sequence[Grant], rea
     letters = {occupant.cpus: occupant.label for occupant in occupants}
     planned = {grant.cpus for grant in grants}
     lines = [
-        f"{occupant.label}  {occupant.name}: CPUs {format_cpus(occupant.cpus)}"
+        f"{occupant.label}  {occupant.name}: {format_numbered('CPU', occupant.cpus)}"
         for occupant in occupants
         if occupant.cpus not in planned
     ]

@@ -117,7 +117,7 @@ def cli_runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
 def test_running_instances_are_drawn_where_they_sit(cli_runner: CliRunner) -> None:
     output = cli_runner.invoke(app, ["topology"]).stdout
     assert "\n  0· 1a 2·\n" in output
-    assert "a  digits/1, letters/1: CPUs 1\n" in output
+    assert "a  digits/1, letters/1: CPU 1\n" in output
     (first, *_) = json.loads(cli_runner.invoke(app, ["topology", "--json"]).stdout)["services"]
     assert first == {"service": "digits", "instance": "1", "cpus": [1], "memory_nodes": []}
 
@@ -125,7 +125,7 @@ def test_running_instances_are_drawn_where_they_sit(cli_runner: CliRunner) -> No
 def test_a_plan_goes_around_them(cli_runner: CliRunner) -> None:
     output = cli_runner.invoke(app, ["topology", "-n", "2", "--affinity", "cpu"]).stdout
     assert "\n  0b 1a 2c\n" in output
-    assert "a  digits/1, letters/1: CPUs 1\n" in output
+    assert "a  digits/1, letters/1: CPU 1\n" in output
     assert "c  instance 2: CPU 2 of socket 0" in output
     full = cli_runner.invoke(app, ["topology", "-n", "3", "--affinity", "cpu"])
     assert "2 cores of them are left by other services. Write at most instances=2" in str(full.exception)
@@ -153,7 +153,7 @@ def test_an_odd_machine_is_described_in_text() -> None:
         offline=(3,),
         memory_limit_bytes=2**29,
     )
-    assert describe_topology(odd)[2:] == ["Memory limit: 512.0 MiB.", "Offline: CPUs 3.", "Slower cores: CPUs 2."]
+    assert describe_topology(odd)[2:] == ["Memory limit: 512.0 MiB.", "Offline: CPU 3.", "Slower cores: CPU 2."]
     panels = draw_topology(odd, [], width=80)
     assert [panel.title for panel in panels] == ["socket 0 · node 0 (1.0 GiB) · 2 cores", "memory without CPUs"]
     assert panels[0].lines == ("0· 2·", "1·")
