@@ -55,6 +55,7 @@ class Step(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function immediately; nodes and references are rejected, since they have no value yet."""
+        __tracebackhide__ = True  # IPython and pytest leave this frame out of an error of the function
         if any(isinstance(argument, Executor | Ref | Secret) for argument in (*args, *kwargs.values())):
             name = self.__name__
             raise InvalidError(

@@ -97,6 +97,8 @@ def test_the_users_other_errors_are_shown_as_ever(shell: InteractiveShell, capsy
     shown = run_cell(shell, CALLED, capsys)
     assert "AttributeError: module 'scanflow' has no attribute 'absent_name'" in shown
     assert "----> 3     return value * sf.absent_name" in shown
+    assert "----> 4 double(1)" in shown
+    assert "steps.py" not in shown, "the frame of ours between them"
 
 
 MODEL = """
