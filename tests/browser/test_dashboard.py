@@ -41,6 +41,7 @@ EMPTY = (
     "The run '",  # of a job that waits: it has no log yet
     "They are the same.",
     "The workflow has no other run.",
+    "The workflow has no further run.",
     "No step has a parameter.",
 )
 """What the parts of a page say of which this shop has nothing."""

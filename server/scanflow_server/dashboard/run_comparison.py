@@ -41,7 +41,8 @@ def _build_choices(request: PageRequest, reader: RunReader) -> CellTable:
             state, _, *rest = build_run_row(record)
             rows.append([state, LinkCell(record.name, request.build_address(**{"with": record.name})), *rest])
     columns = ("state", "compare with", "workflow", "took", "started")
-    return CellTable(columns, rows[:_MAX_CHOICES], "The workflow has no other run.", "scanflow run")
+    empty = f"The workflow has no {'further' if 'with' in request.query else 'other'} run."
+    return CellTable(columns, rows[:_MAX_CHOICES], empty, "scanflow run")
 
 
 def _compare(first: RunReader, second: RunReader) -> dict[str, Any]:

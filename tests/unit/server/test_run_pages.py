@@ -283,6 +283,7 @@ def test_two_runs_are_compared_side_by_side(api: Api, drive: Callable[..., RunRe
         assert choice == f"/runs/{first.name}/compare?with={second.name}"
         assert second.name not in ada.read(choice).links, "it is compared already"
         page = ada.get(choice)
+        assert "The workflow has no further run." in page
         assert page.index("fit.fail") < page.index("fit.accuracy"), "parameters, then outputs that differ"
         assert "fit.api_token" not in page, "it is the same"
         assert SECRET not in page
