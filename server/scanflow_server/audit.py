@@ -41,6 +41,9 @@ MAX_WAITING: Final = 16
 
 _MAX_ADDRESSES: Final = 1024
 _MAX_PATH: Final = 500
+_PROBED: Final = "/mlflow/health"
+"""What clients ask without a token before they use a tracker: any answer tells them that there is a server."""
+
 _CHANGES: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _REGISTRY: Final = ("/registered-models/", "/model-versions/")
 _HEARTBEATS: Final = ("/heartbeat", "/here")
@@ -210,6 +213,8 @@ def is_wrong_token(scope: Scope, status: int) -> bool:
 
 def should_record(scope: Scope, status: int, caller: Any) -> bool:
     """Return whether a request is for the audit log."""
+    if status == 401 and scope["path"] == _PROBED and read_bearer_token(scope["headers"]) is None:
+        return False
     if status in {401, 403, 429} or scope["path"] == CALLBACK:
         return True
     is_program = caller is not None and caller.role in {"agent", "step"}

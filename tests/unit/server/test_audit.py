@@ -95,6 +95,13 @@ def test_what_is_recorded(method: str, path: str, status: int, role: Any, is_rec
     assert should_record({"method": method, "path": path}, status, TokenHolder("ada", role)) is is_recorded
 
 
+def test_a_look_whether_the_tracker_answers_is_not_recorded_and_a_wrong_token_is(api: Api) -> None:
+    for token in ("", "Bearer wrong"):
+        health = str(api.base_url).replace("/api/v1/", "/mlflow/health")
+        assert api.get(health, headers={"authorization": token}).status_code == 401
+        assert read(api, refused=True) == ([("?", "GET", "/mlflow/health", 401)] if token else [])
+
+
 def test_a_change_of_what_is_not_there_is_recorded_of_known_callers_alone(api: Api) -> None:
     assert not should_record({"method": "POST", "path": "/api/v1/runs/otter/stop"}, 404, None)
     ada = bearer(api.post("/tokens", json={"name": "ada", "role": "admin", "team": "red"}).json()["token"])
