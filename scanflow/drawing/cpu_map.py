@@ -130,7 +130,7 @@ class _Sizes:
     def _format_title(self, panel: CpuPanel) -> str:
         titles = (" · ".join([panel.name, *panel.facts[:count]]) for count in range(len(panel.facts), 0, -1))
         fitting = (title for title in titles if svg.estimate_text_width(title) <= self._room)
-        return next(fitting, svg.shorten(panel.name, self._room))
+        return next(fitting, svg.shorten_text(panel.name, self._room))
 
     def _arrange_groups(self, panel: CpuPanel, x: float, y: float) -> list[_Area]:
         return _arrange(map(self._measure_group, panel.drawn_groups), x, y, x + self._room)
@@ -185,7 +185,7 @@ class _Sizes:
             colours, ink = {"stroke_width": "2", **svg.paint("paper", stroke=cpu.colour)}, "ink"
         else:
             colours, ink = {"stroke_width": "1", **svg.paint(cpu.colour, stroke="paper")}, "paper"
-        label = draw_label(svg.shorten(cpu.text, self._cell_px, LABEL_FONT_PX), middle, y + 13, ink)
+        label = draw_label(svg.shorten_text(cpu.text, self._cell_px, LABEL_FONT_PX), middle, y + 13, ink)
         return svg.draw_titled(cpu.words, svg.draw_element("rect", **place, **colours), label)
 
 
@@ -215,7 +215,7 @@ def _draw_summary(panel: CpuPanel, area: _Area) -> svg.Element:
     counts = f"{used:,} of {len(cpus):,} CPUs" if cpus else f"{len(panel.unbound):,} on any CPU"
     parts = [
         _draw_frame(area, "soft"),
-        _draw_title(svg.shorten(panel.name, room), x, y),
+        _draw_title(svg.shorten_text(panel.name, room), x, y),
         svg.draw_element("rect", **bar, width=room, **svg.paint("line")),
         svg.draw_element("rect", **bar, width=room * used / max(1, len(cpus)), **svg.paint("blue")),
         svg.draw_text(counts, x, y + 38, "soft", anchor="start"),

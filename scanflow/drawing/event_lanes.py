@@ -154,6 +154,6 @@ def _draw_lane(
 
 
 def _draw_name(name: str, y: float, width: float) -> svg.Element:
-    shown = svg.shorten(name, width - 4, svg.BOLD_FONT_PX)
+    shown = svg.shorten_text(name, width - 4, svg.BOLD_FONT_PX)
     text = svg.draw_element("text", svg.escape_text(shown), x=2.0, y=y, font_weight=600, **svg.paint("ink"))
     return text if shown == name else svg.draw_titled(name, text)

@@ -74,7 +74,7 @@ def _draw_parts(histogram: Histogram) -> svg.Element:
     name = svg.draw_text(_shorten(histogram.name), 0, 12, histogram.colour, anchor="start", font_weight="bold")
     parts = [
         name if len(histogram.name) <= LETTERS else svg.draw_titled(histogram.name, name),
-        svg.draw_text(svg.shorten(histogram.note, NOTE_PX), 0, 28, "soft", anchor="start"),
+        svg.draw_text(svg.shorten_text(histogram.note, NOTE_PX), 0, 28, "soft", anchor="start"),
         *(svg.draw_line(0, y, WIDTH, y, "line") for y in scale.values()),
     ]
     if not bins:

@@ -110,6 +110,6 @@ def draw_legend(
         place = f"translate({svg.format_number(x + 14)} {svg.format_number(base - 4)})"
         parts.append(svg.draw_element("g", swatch, transform=place))
         parts.append(
-            svg.draw_label(svg.shorten(name, right - x - SWATCH_PX), x + SWATCH_PX, base, "ink", anchor="start")
+            svg.draw_label(svg.shorten_text(name, right - x - SWATCH_PX), x + SWATCH_PX, base, "ink", anchor="start")
         )
     return parts

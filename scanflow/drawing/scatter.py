@@ -120,7 +120,7 @@ def draw_cuts(name: str, cuts: Sequence[Cut], *, cores: float, value_name: str, 
         top = HEAD_PX + place * row_px
         y = top + row_px - BAR_PX - 4
         at = (8.0, top + 10) if stacked else (8.0, y + BAR_PX - 4)
-        label = svg.shorten(names[place], width - 16 if stacked else left - 16)
+        label = svg.shorten_text(names[place], width - 16 if stacked else left - 16)
         row = [
             svg.draw_text(label, *at, cut.colour if cut.mark else "ink", anchor="start"),
             *_draw_strip(cut, left, y, strip / max(cores, cut.instances * cut.cores)),

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
 from functools import cache, lru_cache
 from html import escape
-from itertools import accumulate
 from typing import NamedTuple, NewType
 
 from markupsafe import Markup
@@ -209,16 +208,6 @@ def draw_link(address: str, words: str, *content: Element) -> Element:
         return draw_titled(words, *content)
     title = draw_element("title", escape_text(words))
     return draw_element("a", title, *content, href=address, aria_label=words)
-
-
-def shorten(words: str, width: float, font_px: float = AXIS_FONT_PX) -> str:
-    """Return a text that is at most so wide, with an ellipsis if it is cut."""
-    if estimate_text_width(words, font_px) <= width + 1e-6:
-        return words
-    widths = accumulate(
-        (estimate_text_width(letter, font_px) for letter in words), initial=estimate_text_width("…", font_px)
-    )
-    return words[: max(0, sum(used <= width + 1e-6 for used in widths) - 1)] + "…"
 
 
 def wrap_text(text: str, width: float) -> list[str]:

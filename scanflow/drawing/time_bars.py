@@ -173,7 +173,9 @@ def _draw_name(row: TimeRow, top: float, frame: _Frame) -> list[svg.Element]:
     room = (frame.right - 4 - svg.estimate_text_width(label) if frame.stacked else frame.left) - 8 - x - 16
     weight = {"font_weight": 600} if row.strong else {}
     parts = [svg.draw_text(row.mark, x + 6, y, row.colour)] if row.mark else []
-    parts.append(svg.draw_text(svg.shorten(row.name, room, _get_font(row)), x + 16, y, "ink", anchor="start", **weight))
+    parts.append(
+        svg.draw_text(svg.shorten_text(row.name, room, _get_font(row)), x + 16, y, "ink", anchor="start", **weight)
+    )
     return [*parts, svg.draw_text(label, frame.right - 4, y, "soft", anchor="end")] if label else parts
 
 
@@ -185,8 +187,7 @@ def _draw_bar(bar: TimeBar, y: float, frame: _Frame) -> svg.Element:
     x, end = frame.scale_x(bar.begin), _compute_end(bar, frame)
     colour = svg.paint(stroke=bar.colour) if bar.outline else svg.paint(bar.colour)
     parts = [svg.draw_element("rect", x=x, y=y, width=end - x, height=BAR_PX, rx=2, **colour)]
-    label = svg.shorten(bar.label, end - x - 6)
-    if len(label) > 1:
+    if label := svg.shorten_text(bar.label, end - x - 6):
         parts.append(svg.draw_text(label, (x + end) / 2, y + BAR_PX - 4, "ink" if bar.outline else "paper"))
     return svg.draw_link(bar.address, bar.words, *parts) if bar.words else svg.join_elements(parts)
 

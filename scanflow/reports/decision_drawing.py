@@ -118,7 +118,7 @@ def _build_evaluation(moment: StrategyEvaluation, zone: tzinfo) -> LaneEvent:
 
 
 def _shorten(value: object) -> str:
-    return svg.shorten(str(value), 60 * svg.estimate_text_width("x"))
+    return svg.shorten_text(str(value), 60 * svg.estimate_text_width("x"))
 
 
 def _build_decision(action: Action, address: Address | None, zone: tzinfo) -> EventLine:

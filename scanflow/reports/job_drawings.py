@@ -188,7 +188,7 @@ def _draw_ranks(
     for rank in ranks:
         by_node.setdefault(rank.node, []).append(rank)
     nodes = [_build_node(node, by_node[node], topologies.get(node)) for node in sorted(by_node, key=_split_number)]
-    heading = svg.shorten(f"{heading} on {format_count(len(nodes), 'node')}", width)
+    heading = svg.shorten_text(f"{heading} on {format_count(len(nodes), 'node')}", width)
     drawn, end = draw_cpu_map(nodes, 20.0, width=width)
     return svg.draw_figure(end + 2, name, svg.draw_text(heading, 0.0, 13.0, "ink", anchor="start"), drawn, width=width)
 
