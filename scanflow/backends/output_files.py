@@ -17,10 +17,13 @@ from typing import Any, Final
 from scanflow.backends.pickles import load_pickle, read_signed
 from scanflow.backends.values import encode, list_output_names, parse_output, read_output_file
 from scanflow.errors import TooLargeError, UnavailableError
-from scanflow.outputs import OUTPUTS_FOLDER, write_output
+from scanflow.outputs import OUTPUTS_FOLDER, PICKLE, write_output
 
 MAX_BYTES: Final = 256 * 2**20
 """How much of a step's outputs a server sends, in bytes."""
+
+_PICKLE_SIGNS: Final = (PICKLE.encode(), rb"\u00")
+"""A text that names a pickle has one of them: as it is, or with a letter of it escaped. Others are not parsed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,8 @@ class OutputFilesReader:
         """Read the files of the outputs in one task's folder.
 
         Raises:
-            InvalidError: a pickle is not one that a run of this home wrote, or an output is neither JSON nor text.
+            InvalidError: a pickle is not one that a run of this home wrote, or what may name one is neither JSON nor
+                text.
             TooLargeError: they have more than ``max_bytes``, together with those that were read before.
         """
         outputs, pickles = folder / OUTPUTS_FOLDER, dict[str, bytes]()
@@ -70,9 +74,9 @@ class OutputFilesReader:
                 pickles[name] = self._read(outputs / name, partial(read_signed, key=key))
 
         texts = {name: self._read(outputs / name, read_output_file) for name in list_output_names(outputs)}
-        files = OutputFiles(str(folder), texts, pickles)
-        files.parse(read_pickled)
-        return files
+        naming = {name: text for name, text in texts.items() if any(sign in text for sign in _PICKLE_SIGNS)}
+        OutputFiles(str(folder), naming, pickles).parse(read_pickled)
+        return OutputFiles(str(folder), texts, pickles)
 
     def _read(self, file: Path, read: Callable[[Path], bytes]) -> bytes:
         self._left_bytes -= file.lstat().st_size if file.exists() else 0

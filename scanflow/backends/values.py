@@ -139,7 +139,7 @@ def decode(value: Any, folder: Path, key: bytes) -> Any:
 
 def _decode(value: Any, folder: Path, load: Callable[[str], Any]) -> Any:
     if isinstance(value, list):
-        return [_decode(inner, folder, load) for inner in value]
+        return [_decode(inner, folder, load) if isinstance(inner, list | dict) else inner for inner in value]
     if not isinstance(value, dict):
         return value
     inner = next(iter(value.values()), None)

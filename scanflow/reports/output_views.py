@@ -38,10 +38,20 @@ def build_output_view(name: str, value: Any) -> OutputView:
         columns = list(dict.fromkeys(str(key) for row in value[:MAX_ROWS] for key in row))
         rows = [[_format_cell(row.get(column)) for column in columns] for row in value[:MAX_ROWS]]
         return _build_table_view(name, columns, rows, f"{MAX_ROWS} of {len(value):,} rows" * (len(value) > MAX_ROWS))
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = value if isinstance(value, str) else _write_json(value, MAX_LINE_LENGTH)
     if "\n" not in text and len(text) <= MAX_LINE_LENGTH:
         return OutputView(name, line=text)
-    return _build_text_view(name, text if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2))
+    return _build_text_view(name, text if isinstance(value, str) else _write_json(value, MAX_LENGTH, indent=2))
+
+
+def _write_json(value: Any, most: int, indent: int | None = None) -> str:
+    """Return a value as JSON; of more than ``most`` characters, the beginning, which is longer than that."""
+    text = ""
+    for part in json.JSONEncoder(ensure_ascii=False, indent=indent).iterencode(value):
+        text += part
+        if len(text) > most:
+            break
+    return text
 
 
 def build_file_view(name: str, content: str, *, is_whole: bool) -> OutputView | None:

@@ -159,7 +159,9 @@ class Masker:
                 name: STARS if isinstance(inner, str) and looks_secret(str(name)) else self.mask_outputs(inner)
                 for name, inner in value.items()
             }
-        return [self.mask_outputs(inner) for inner in value] if _is_list(value) else self.mask_values(value)
+        if _is_list(value):  # of many numbers, often
+            return [inner if isinstance(inner, int | float) else self.mask_outputs(inner) for inner in value]
+        return self.mask_values(value)
 
     def mask_values(self, value: Any) -> Any:
         """Return a copy of a JSON document in which texts are masked, whatever their names."""

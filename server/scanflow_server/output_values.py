@@ -61,5 +61,5 @@ def _to_json_value(value: Any, keep_nan: bool) -> Any:
     if isinstance(value, Mapping):
         return {name: _to_json_value(inner, keep_nan) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_to_json_value(inner, keep_nan) for inner in value]
+        return [inner if keep_nan and isinstance(inner, float) else _to_json_value(inner, keep_nan) for inner in value]
     return str(value)  # a path

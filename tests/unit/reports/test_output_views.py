@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -38,6 +39,24 @@ def test_an_output_is_shown_by_what_it_is(value: Any, shown: OutputView | None) 
         assert view.text.startswith('{\n  "a": [')
     else:
         assert view == shown
+
+
+class Numbers(list[float]):
+    """Counts how many of it were written."""
+
+    written = 0
+
+    def __iter__(self) -> Iterator[float]:
+        for number in super().__iter__():
+            self.written += 1
+            yield number
+
+
+def test_of_a_large_output_no_more_is_written_than_is_shown() -> None:
+    numbers = Numbers([0.5] * 100_000)
+    view = build_output_view("x", numbers)
+    assert (view.text[:11], len(view.text), view.note) == ("[\n  0.5,\n  ", MAX_LENGTH, "the beginning")
+    assert numbers.written < MAX_LENGTH
 
 
 def test_a_wide_table_shows_its_first_columns() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -52,6 +53,19 @@ def write(folder: Path, value: Any) -> Path:
 
 def read(folder: Path) -> Any:
     return OutputFilesReader().read(folder, KEY)
+
+
+def test_outputs_that_name_no_pickle_are_parsed_once_to_be_shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parse, parsed = json.loads, list[str]()
+    monkeypatch.setattr("scanflow.backends.values.json.loads", lambda text: (parsed.append(text), parse(text))[1])
+    assert show_outputs(read(write(folder, [0.5, 0.25]))) == {"result": [0.5, 0.25]}
+    assert parsed == ["[0.5, 0.25]"]
+
+
+def test_a_pickle_is_found_by_a_name_that_a_program_escaped(folder: Path) -> None:
+    write(folder, VALUE)
+    (folder / ".outputs" / "result").write_text(r'{"\u0024pi\u0063kle": ".0.pickle"}')
+    assert read(folder).load() == {"result": VALUE}
 
 
 def test_sent_outputs_are_what_they_are_where_they_lie(folder: Path, tmp_path: Path) -> None:
