@@ -31,6 +31,12 @@ def make_printable(text: str) -> str:
     return _CONTROL.sub("", _LINE_BREAK.sub("\n", _SEQUENCE.sub("", text)))
 
 
+def make_log_printable(log: bytes) -> str:
+    """Return a part of a log printable; of a line that was written over and over, as a bar, its last state."""
+    lines = log.decode("utf-8", "replace").split("\n")
+    return make_printable("\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines))
+
+
 def make_one_line(text: str, limit: int | None = None) -> str:
     """Return ``text`` printable, on one line, cut to ``limit`` characters with an ellipsis."""
     line = " ".join(make_printable(text).split())

@@ -17,7 +17,7 @@ from scanflow.deployer.masked_deployer import build_masker
 from scanflow.errors import NotFoundError, TooLargeError, UnsupportedError, UsageError, did_you_mean
 from scanflow.reports.output_views import OutputView, build_file_view
 from scanflow.text.masking import MaskedStream, Masker
-from scanflow.text.printable import make_printable
+from scanflow.text.printable import make_log_printable
 from scanflow_server.output_values import show_outputs
 from scanflow_server.server_context import ServerContext
 
@@ -103,10 +103,9 @@ class RunReader:
         return max(matches, key=lambda task: task.began or 0.0, default=None)
 
     def read_log_tail(self, task: str, stream: Stream, attempt: int | None) -> str:
-        """Return the last lines that a task wrote; of one that was written over and over, as a bar, its last state."""
+        """Return the last lines that a task wrote, as :func:`make_log_printable` makes them."""
         content = self._deployer.read_log_tail(TaskLog(self.run.name, task, stream, attempt), LOG_BYTES)
-        states = (line.rstrip("\r").rpartition("\r")[2] for line in content.decode("utf-8", "replace").split("\n"))
-        return "\n".join(make_printable("\n".join(states)).splitlines()[-MAX_LINES:])
+        return "\n".join(make_log_printable(content).splitlines()[-MAX_LINES:])
 
     def read_outputs(self, task: str) -> Mapping[str, Any]:
         """Return the outputs of a task, or those of a step's tasks by their numbers; see :func:`show_outputs`.

@@ -21,6 +21,7 @@ from scanflow.placement.sysfs import read_topology
 from scanflow.placement.topology_drawing import PlacedProcess, draw_topology
 from scanflow.reports.load_drawing import draw_service_load
 from scanflow.reports.service_periods import TYPES, list_unready_periods
+from scanflow.text.printable import make_log_printable
 from scanflow_server import service_predictions
 from scanflow_server.bodies import Operation
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
@@ -167,7 +168,7 @@ def _find_operation(request: PageRequest, actions: Sequence[Action]) -> Operatio
 def load_logs(request: PageRequest) -> PageView:
     record, instance = get_service(request), request.query.get("instance") or None
     parts = service_routes.read_log_tails(request.context, record, instance, _LOG_BYTES)
-    logs = [(part.source, part.data.decode("utf-8", "replace")) for part in parts if part.data]
+    logs = [(part.source, make_log_printable(part.data)) for part in parts if part.data]
     command = f"scanflow logs {record.name}" + (f" --instance {instance}" if instance else "")
     values = {"address": _locate(record.name), "service": record, "logs": logs}
     return PageView(title=f"Logs of {record.name}", command=command, values=values)

@@ -91,7 +91,7 @@ def client(context: ServerContext, monkeypatch: pytest.MonkeyPatch) -> FakeClien
 
     class Reader:
         def read(self) -> LogPage:
-            text = f"password=hunter2hunter2 {HOSTILE}".encode()
+            text = f"password=hunter2hunter2 {HOSTILE}\n\r1 %\r100 %\n".encode()
             return LogPage((LogPart("1", text),), ended=True)
 
         def read_tail(self, _n_bytes: int) -> tuple[LogPart, ...]:
@@ -228,12 +228,15 @@ def test_a_form_has_a_field_of_the_kind_of_each_input_or_one_for_rows(editor: Br
     assert [form.fields.keys() for form in forms[1:]] == [{"session_key", "rows", "token"}]
 
 
-def test_logs_are_masked_by_the_application_s_secrets(viewer: Browser, context: ServerContext) -> None:
+def test_logs_show_the_last_state_of_a_bar_and_no_secret_of_the_application(viewer: Browser, context: ServerContext) -> None:
     document = {"name": "shop", "team": "data", "workflows": [{"env": {"DB_PASSWORD": "hunter2hunter2"}}]}
     with context.store.write() as connection:
         application_store.put(connection, name="shop", team="data", document=document, source=None, at=1.0)
     page = viewer.get("/services/digits/logs?instance=1")
     assert "password=" in page
+    assert "\n100 %" in page, "of a bar its last state"
+    assert "\r" not in page
+    assert "\n1 %" not in page
     assert "hunter2" not in page
     assert HOSTILE not in page
 
