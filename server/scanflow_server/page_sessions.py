@@ -34,10 +34,14 @@ SESSION_S: Final = 12 * 3600.0
 CODE_S: Final = 60.0
 """How long a code may be used, in seconds."""
 
-MAX_SESSIONS: Final = 1000
+MAX_SESSIONS: Final = 100
+"""How many sessions and codes a caller has at once: nobody ends another's by beginning many."""
+
 OWN_FRESH_S: Final = 60.0
 SHARED_FRESH_S: Final = 2.0
 """How long a row that was read is used, if nothing was written here since: other servers write to a shared database."""
+
+_MAX_CACHED: Final = 1000
 
 FindCaller: TypeAlias = Callable[[str], Awaitable[TokenHolder | None]]
 
@@ -158,7 +162,7 @@ class Sessions:
         last = self._rows.get(session)
         if last is None or last.changes != changes or not 0 <= now - last.at < self._fresh_s:
             last = _ReadRow(await run_in_threadpool(self._find, session), changes, now)
-            if len(self._rows) >= MAX_SESSIONS:
+            if len(self._rows) >= _MAX_CACHED:
                 self._rows.clear()
             self._rows[session] = last
         return last.row if last.row is not None and now < last.row.ends else None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, delete, func, insert, select
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select
 
 from scanflow_server.store.base import Row
-from scanflow_server.store.tables import sessions
+from scanflow_server.store.tables import sessions, tokens
 
 
 class SessionRow(Row):
@@ -26,12 +26,22 @@ class SessionRow(Row):
 
 
 def add(connection: Connection, session: SessionRow, *, most: int) -> None:
-    """Store a session. At most so many are kept: of more, those that end first go."""
-    count = int(connection.execute(select(func.count()).select_from(sessions)).scalar_one())
+    """Store a session. Of its caller at most so many are kept: of more, those that end first go."""
+    count = int(connection.execute(select(func.count()).where(_is_of_caller(session.token_hash))).scalar_one())
     if count >= most:
-        first = select(sessions.c.id_hash).order_by(sessions.c.ends).limit(count + 1 - most)
+        own = select(sessions.c.id_hash).where(_is_of_caller(session.token_hash))
+        first = own.order_by(sessions.c.ends).limit(count + 1 - most)
         connection.execute(delete(sessions).where(sessions.c.id_hash.in_(first.scalar_subquery())))
     connection.execute(insert(sessions).values(**session.model_dump()))
+
+
+def _is_of_caller(token_hash: str) -> ColumnElement[bool]:
+    """Return the condition for sessions of a token, and of all others that the same person made by signing in."""
+    others = tokens.alias()
+    by_person = (
+        select(others.c.hash).join(tokens, tokens.c.person == others.c.person).where(tokens.c.hash == token_hash)
+    )
+    return or_(sessions.c.token_hash == token_hash, sessions.c.token_hash.in_(by_person))
 
 
 def find(connection: Connection, id_hash: str) -> SessionRow | None:

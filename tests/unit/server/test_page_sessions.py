@@ -49,10 +49,14 @@ def begin(sessions: Sessions, token: str = "secret", **options: Any) -> NewSessi
 
 @pytest.fixture
 def sessions(context: ServerContext) -> Sessions:
-    with context.store.write() as connection:
-        row = TokenRow(name="ada", role="editor", created=0.0)
-        token_store.add(connection, row, hash_token("secret"))
+    add_token(context, "ada", "secret")
     return make_sessions(context)
+
+
+def add_token(context: ServerContext, name: str, token: str, person: str | None = None) -> None:
+    with context.store.write() as connection:
+        row = TokenRow(name=name, role="editor", created=0.0, person=person)
+        token_store.add(connection, row, hash_token(token))
 
 
 def revoke(context: ServerContext) -> None:
@@ -95,6 +99,22 @@ def test_of_too_many_sessions_those_that_end_first_go(
     short, *long = begin(sessions, lifetime_s=60.0), begin(sessions), begin(sessions), begin(sessions)
     callers = [wait_for(sessions.find_caller(session.id)) for session in (short, *long)]
     assert callers == [None, ADA, ADA, ADA]
+
+
+def test_whoever_begins_many_sessions_ends_only_their_own(
+    context: ServerContext, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_sessions, "MAX_SESSIONS", 3)
+    add_token(context, "eve", "other", person="eve")
+    add_token(context, "eve-2", "another", person="eve")
+    ada, eve = begin(sessions, lifetime_s=60.0), begin(sessions, "other")
+    for _ in range(5):
+        begin(sessions, "another")
+        make_code(sessions, "another")
+    assert wait_for(sessions.find_caller(ada.id)) == ADA
+    assert wait_for(sessions.find_caller(eve.id)) is None, "a person's tokens have their sessions in common"
+    with context.store.read() as connection:
+        assert len(connection.execute(select(table)).all()) == 4
 
 
 def test_sessions_outlast_the_server_and_servers_share_them(context: ServerContext, sessions: Sessions) -> None:

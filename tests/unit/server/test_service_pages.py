@@ -228,7 +228,9 @@ def test_a_form_has_a_field_of_the_kind_of_each_input_or_one_for_rows(editor: Br
     assert [form.fields.keys() for form in forms[1:]] == [{"session_key", "rows", "token"}]
 
 
-def test_logs_show_the_last_state_of_a_bar_and_no_secret_of_the_application(viewer: Browser, context: ServerContext) -> None:
+def test_logs_show_the_last_state_of_a_bar_and_no_secret_of_the_application(
+    viewer: Browser, context: ServerContext
+) -> None:
     document = {"name": "shop", "team": "data", "workflows": [{"env": {"DB_PASSWORD": "hunter2hunter2"}}]}
     with context.store.write() as connection:
         application_store.put(connection, name="shop", team="data", document=document, source=None, at=1.0)
