@@ -181,7 +181,10 @@ def _find_list_function(value: Sequence[Any]) -> str | None:
 
 
 def _make_screen(function: str | Callable[[Any], Screen], value: Any) -> Screen:
-    return _as_screen((resolve_screen(function) if isinstance(function, str) else function)(value))
+    from scanflow_client.formatting.text import keep_times
+
+    with keep_times():
+        return _as_screen((resolve_screen(function) if isinstance(function, str) else function)(value))
 
 
 def _as_screen(screen: Any) -> Screen:

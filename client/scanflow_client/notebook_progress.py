@@ -14,7 +14,7 @@ from scanflow.backends import run_records
 from scanflow.backends.run_records import TaskRecord
 from scanflow_client.formatting.run_text import format_run, list_notes
 from scanflow_client.formatting.screen_html import render_screen
-from scanflow_client.formatting.text import MARKS, shorten
+from scanflow_client.formatting.text import MARKS, keep_times, shorten
 from scanflow_client.formatting.text_table import Screen, Table, format_lines
 from scanflow_client.notebook import draw_run_steps, remember_shown
 
@@ -41,7 +41,8 @@ def show_in_place(
     from IPython.display import DisplayHandle
 
     def make_bundle() -> dict[str, str]:
-        screen = make_screen()
+        with keep_times():
+            screen = make_screen()
         page = render_screen(screen, links=links, drawings=draw())
         return {"text/plain": "\n".join(format_lines(screen)), "text/html": page}
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
+import pytest
+from IPython.display import DisplayHandle
+
 from scanflow.backends.run_records import EnvironmentReady, RunEnded, RunStarted, TaskEnded, TaskStarted, Waiting
 from scanflow.names import RunName, StepName
 from scanflow.text.failures import Failure
 from scanflow_client.formatting.run_text import format_run
 from scanflow_client.formatting.text_table import Table, format_lines
-from scanflow_client.notebook_progress import MAX_LINES, NotebookLines, RunTable
+from scanflow_client.notebook_progress import MAX_LINES, NotebookLines, RunTable, show_in_place
 from tests.notebooks import build_run, build_task
 
 NAME = RunName("tall-fox-1")
@@ -69,6 +74,15 @@ def test_the_table_of_a_run_that_has_ended_is_what_the_command_shows() -> None:
     table.update(RunEnded(run=NAME, record=record))
     assert format_lines(table.make_screen()) == format_lines(format_run(record))
     assert table.ended_run == NAME
+
+
+def test_what_a_run_leaves_in_the_cell_has_times_with_their_zones(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = list[str]()
+    for method in ("display", "update"):
+        monkeypatch.setattr(DisplayHandle, method, lambda _self, bundle, **_: shown.append(bundle["text/plain"]))
+    with show_in_place(lambda: format_run(build_run("succeeded"))):
+        pass
+    assert {bool(re.search(r"succeeded, 19\d\d-\d\d-\d\d \d\d:\d\d:\d\d \w+", text)) for text in shown} == {True}
 
 
 def test_lines_of_progress_are_the_newest_and_what_goes_on() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +11,7 @@ from scanflow.agent.trigger_text import format_trigger
 from scanflow.app.quantities import format_count, format_duration
 from scanflow.drift.promotion import format_decision
 from scanflow.text.masking import mask_secrets
-from scanflow.text.times import bound_time
-from scanflow_client.formatting.text import format_age, format_seconds, format_time, shorten
+from scanflow_client.formatting.text import format_age, format_seconds, format_time, format_wait, shorten
 from scanflow_client.formatting.text_table import Screen, Table
 
 if TYPE_CHECKING:
@@ -182,7 +180,7 @@ def _format_sensor(sensor: SensorReport) -> tuple[str, ...]:
         format_trigger(sensor.trigger),
         str(sensor.fired),
         format_age(sensor.last),
-        "-" if sensor.next is None else f"in {format_duration(max(0.0, bound_time(sensor.next) - time.time()))}",
+        "-" if sensor.next is None else format_wait(sensor.next),
         str(sensor.missed),
         str(sensor.errors),
     )

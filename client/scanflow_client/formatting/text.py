@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from scanflow.app.quantities import format_count, format_duration
@@ -31,10 +33,32 @@ def format_bytes(size: float) -> str:
     return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
 
 
+_is_kept: ContextVar[bool] = ContextVar("is_kept", default=False)
+
+
+@contextmanager
+def keep_times() -> Iterator[None]:
+    """Have times written with their zones, in place of how long ago they were: what is kept is read later."""
+    token = _is_kept.set(True)
+    try:
+        yield
+    finally:
+        _is_kept.reset(token)
+
+
+def format_wait(until: float) -> str:
+    """Return how long it is until a moment: ``"in 5m 10s"``."""
+    if _is_kept.get():
+        return format_time(until)
+    return f"in {format_duration(max(0.0, bound_time(until) - time.time()))}"
+
+
 def format_age(when: float | None, *, now: float | None = None) -> str:
     """Return the age of a moment: ``"3 min ago"``; ``"-"`` for None."""
     if when is None:
         return "-"
+    if _is_kept.get():
+        return format_time(when)
     seconds = max(0.0, (time.time() if now is None else now) - bound_time(when))
     for limit, size, unit in ((60, 1, "s"), (3600, 60, "min"), (86400, 3600, "h")):
         if seconds < limit:
@@ -43,7 +67,8 @@ def format_age(when: float | None, *, now: float | None = None) -> str:
 
 
 def format_time(at: float) -> str:
-    return f"{to_datetime(at).astimezone():%Y-%m-%d %H:%M:%S}"
+    zone = " %Z" if _is_kept.get() else ""
+    return f"{to_datetime(at).astimezone():%Y-%m-%d %H:%M:%S{zone}}"
 
 
 def format_seconds(seconds: float | None) -> str:
