@@ -26,6 +26,15 @@ if TYPE_CHECKING:
 MAX_SEARCHED_ACTIONS = 10_000  # of the newest events
 
 
+class ControlStatus(dict[str, Any]):
+    """What a server says of itself: a dictionary, which a notebook shows as ``scanflow status`` prints it."""
+
+    def __init__(self, status: Mapping[str, Any], *, url: str) -> None:
+        super().__init__(status)
+        self.url = url
+        """Of the server."""
+
+
 class ControlClient:
     """The methods of :class:`~scanflow_client.client.Client` that a server answers.
 
@@ -327,9 +336,9 @@ class ControlClient:
 
     # The server itself
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> ControlStatus:
         """Return the server's version, database, tracker, agents and counts."""
-        return dict(self.server.get(transport.build_path("status")))
+        return ControlStatus(self.server.get(transport.build_path("status")), url=mask_addresses(self.server.url))
 
     def tokens(self) -> Listing[dict[str, Any]]:
         """Return the tokens: name, role, team, and when each was made, revoked or expires."""

@@ -29,6 +29,7 @@ from scanflow.placement.mpi.job_plan import plan_job
 from scanflow.reports.model_history import VersionHistory
 from scanflow.text.failures import Failure
 from scanflow_client.agent_replay import Replay
+from scanflow_client.control_client import ControlStatus
 from scanflow_client.formatting.screen_html import MAX_ROWS, render_screen
 from scanflow_client.formatting.text import format_age
 from scanflow_client.formatting.text_table import Screen, Table, format_lines
@@ -170,6 +171,24 @@ def compare_tables() -> Any:
     return compare(reference, current, level=0.1, permutations=99)
 
 
+def make_status(**said: Any) -> ControlStatus:
+    agent = AgentView(name=EVIL, app="shop", team="t", state="silent", url="", error=EVIL, started=1.0)
+    agents = [agent.model_dump(mode="json")]
+    return ControlStatus(
+        {"version": "1", "home": "", "started": 1.0, "pid": 0, "agents": agents, "counts": {}, **said}, url="http://h"
+    )
+
+
+def test_the_status_of_a_server_is_what_the_command_prints_and_a_dictionary() -> None:
+    status = make_status(database="sqlite:///h", tracker={"url": "http://h/mlflow", "ready": True}, counts={"runs": 2})
+    first, *lines = render_bundle(status)["text/plain"].splitlines()
+    assert first.startswith("✓ server   http://h, started 19")
+    assert lines[:3] == ["✓ tracker  http://h/mlflow", "  database sqlite:///h", "  runs: 2"]
+    assert lines[3].split() == ["agent", "application", "state", "since", "restarts"]
+    assert "agent" in list_texts(status)
+    assert (status["version"], status == dict(status)) == ("1", True)
+
+
 def make_examples() -> list[Any]:
     """Return a value of each type that a notebook shows, with other people's text wherever it may stand."""
     act = action(EVIL, reverted_by=EVIL)
@@ -214,6 +233,7 @@ def make_examples() -> list[Any]:
         VersionHistory(model=EVIL, version=1, created=1.0, verdict=EVIL, reason=EVIL, by=EVIL, services=(EVIL,)),
         Replay(app=EVIL, agent=EVIL, trace=Trace(), entries=[], strategies=(EVIL,), moments=()),
         sf.Client("http://127.0.0.1:1", token="hunter2-hunter2"),
+        make_status(database=EVIL, tracker={"url": None, "ready": False}, counts={EVIL: 1}),
         ModelChange(model=EVIL, version=2, done="promoted", services=(EVIL,)),
         Listing([build_run("succeeded")], "run_text:format_runs"),
     ]  # fmt: skip

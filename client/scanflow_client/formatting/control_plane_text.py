@@ -15,6 +15,7 @@ from scanflow_client.formatting.text_table import Screen, Table
 
 if TYPE_CHECKING:
     from scanflow.agent.agent_records import Event
+    from scanflow_client.control_client import ControlStatus
     from scanflow_client.control_plane import DownResult, UpResult
 
 
@@ -51,6 +52,14 @@ def format_status(state: dict[str, Any]) -> Screen:
     screen += [f"  {', '.join(counts)}"] if counts else []
     rows = [format_agent_row(AgentView.model_validate(agent)) for agent in status.get("agents", ())]
     return [*screen, *([Table(("agent", "application", "state", "since", "restarts"), rows)] if rows else [])]
+
+
+def format_server_status(status: ControlStatus) -> Screen:
+    """Return the same of a server that answered, by what it says itself."""
+    server = {"url": status.url, "pid": status["pid"] or None, "ready": True}
+    head, *rest = format_status({"up": True, "server": server, "tracker": None, "status": status})
+    address = status["tracker"]["url"]
+    return [head, f"✓ tracker  {address}" if address else "✗ tracker  does not run. Start it: scanflow up", *rest]
 
 
 def format_tokens(tokens: Iterable[Mapping[str, Any]]) -> Table:
