@@ -42,7 +42,9 @@ def report(rows: list[int]) -> list[dict[str, float | str]]:
     (sf.output_dir() / "scores.json").write_text(json.dumps({{"accuracy": 0.9, "classes": ["a", "b"]}}))
     (sf.output_dir() / "scores.csv").write_text("class,share\\nzero,0.1\\n<b>one</b>,0.9\\n")
     sf.output("summary", {{"accuracy": 0.9, "by class": {{"zero": 0.8, "one": 1.0}}, "note": "what it says " * 20}})
-    return [{{"row": row, "square": row * row, "name": f"the row {{row}}"}} for row in range(4)]
+    words = "classification normalisation regularisation augmentation quantisation initialisation".split()
+    more = {{f"{{word}} {{part}}": f"{{word}} {{part}}" for part in (1, 2) for word in words}}
+    return [{{"row": row, "square": row * row, "name": f"the row {{row}}", **more}} for row in range(4)]
 
 @sf.step
 def wait_for_longer_than_anybody_looks_at_the_page_of_this_run(seconds: float = 3600.0) -> None:

@@ -49,13 +49,16 @@ EMPTY = (
 
 _LIST_BROKEN_WORDS = """
 const words = [];
-for (const link of document.querySelectorAll('.cells td a'))
-  for (const found of link.firstChild.data.matchAll(/\\w+/g)) {
-    const range = document.createRange();
-    range.setStart(link.firstChild, found.index);
-    range.setEnd(link.firstChild, found.index + found[0].length);
-    if (range.getClientRects().length > 1) words.push(found[0]);
-  }
+for (const table of document.querySelectorAll('.cells')) {
+  const texts = document.createTreeWalker(table, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode())
+    for (const found of texts.currentNode.data.matchAll(/\\w+/g)) {
+      const range = document.createRange();
+      range.setStart(texts.currentNode, found.index);
+      range.setEnd(texts.currentNode, found.index + found[0].length);
+      if (range.getClientRects().length > 1) words.push(found[0]);
+    }
+}
 return words;
 """
 
@@ -113,6 +116,14 @@ def test_the_header_of_a_wide_page_is_one_line_and_no_name_in_a_table_is_broken_
     heights = "return ['nav', 'form'].map(part => document.querySelector(`.bar ${part}`).getBoundingClientRect())"
     nav, form = person.driver.execute_script(heights)
     assert nav["top"] < form["bottom"] and form["top"] < nav["bottom"], "they are beside each other"  # noqa: PT018
+
+
+def test_a_table_of_many_columns_scrolls_by_itself_and_its_words_are_whole(person: Browser, shop: FilledServer) -> None:
+    person.open(f"{shop.url}{shop.find_address('/runs/{succeeded}?task=report')}", "regularisation 2")
+    assert person.driver.execute_script(_LIST_BROKEN_WORDS) == []
+    box = person.find(".outputs .scroll")
+    assert int(box.get_property("scrollWidth")) > int(box.get_property("clientWidth"))
+    assert person.measure("wide")[0] == 1280
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -386,6 +386,13 @@ def test_lines_in_columns_are_a_block_and_the_first_of_them_is_no_heading() -> N
     assert "<strong>a</strong>" in render_screen(["a", "b"])
 
 
+def test_a_wide_table_scrolls_in_its_own_box_with_whole_words() -> None:
+    page = render_screen([Table(("c",), [("d",)])])
+    assert '<div class="table"><table>' in page
+    assert ".scanflow-output .table{overflow-x:auto;white-space:normal}" in page
+    assert "overflow-wrap:break-word;word-break:normal" in page
+
+
 def test_a_task_of_a_fan_out_is_named_and_not_counted() -> None:
     assert list_texts((build_task("square.3", "succeeded"),))[6] == "square.3"
 

@@ -137,6 +137,9 @@ def _write_style() -> Markup:
         f"{_SCOPE}{_SCOPE} table :is(td,th){{text-align:left}}",  # twice, as JupyterLab's own rule has two classes
         f"{_SCOPE} .short{{white-space:nowrap}}",
         f"{_SCOPE} :is(strong,div,pre){{display:block;white-space:pre-wrap;margin:.3em 0}}",
+        # A wide table scrolls in its own box, with whole words.
+        f"{_SCOPE} .table{{overflow-x:auto;white-space:normal}}",
+        f"{_SCOPE} :is(td,th){{max-width:30em;overflow-wrap:break-word;word-break:normal}}",
         f"{_SCOPE} .drawing{{max-width:{WIDTH:g}px}}",
         f"{_SCOPE} pre{{font-family:var(--jp-code-font-family,monospace)}}",
         *(
