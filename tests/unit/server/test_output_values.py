@@ -57,7 +57,12 @@ def read(folder: Path) -> Any:
 
 def test_outputs_that_name_no_pickle_are_parsed_once_to_be_shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parse, parsed = json.loads, list[str]()
-    monkeypatch.setattr("scanflow.backends.values.json.loads", lambda text: (parsed.append(text), parse(text))[1])
+
+    def record_and_parse(text: str) -> Any:
+        parsed.append(text)
+        return parse(text)
+
+    monkeypatch.setattr("scanflow.backends.values.json.loads", record_and_parse)
     assert show_outputs(read(write(folder, [0.5, 0.25]))) == {"result": [0.5, 0.25]}
     assert parsed == ["[0.5, 0.25]"]
 
