@@ -43,15 +43,13 @@ def load_actions(request: PageRequest) -> PageView:
     state = request.query.get("state") or None
     waiting = list_actions(request, limit=WINDOW, **about, state="pending", verdict="approve")
     actions = list_actions(request, limit=WINDOW + 1, offset=window.start, **about, state=state)
-    return PageView(
-        title="Actions",
-        command="scanflow why",
-        values={
-            "waiting": [] if window.start or state not in {None, "pending"} else waiting,
-            "table": build_action_table(actions[:WINDOW]),
-            "states": _STATES,
-            **window.list_neighbours(len(actions)),
-        },
+    return PageView.make(
+        "Actions",
+        "scanflow why",
+        waiting=[] if window.start or state not in {None, "pending"} else waiting,
+        table=build_action_table(actions[:WINDOW]),
+        states=_STATES,
+        **window.list_neighbours(len(actions)),
     )
 
 
@@ -60,18 +58,16 @@ def load_action(request: PageRequest) -> PageView:
     action = explanation.action
     evidence = action.intent.evidence
     slices = read_slices(evidence)
-    return PageView(
-        title=f"{action.intent.primitive} {action.intent.target}",
-        command=f"scanflow why {action.id}",
-        values={
-            "action": action,
-            "chain": build_chain(action, explanation.lines),
-            "slices": build_slice_table(slices, evidence.get("champion"), evidence.get("version")) if slices else None,
-            "choices": _list_choices(action) if request.may("approve", action.intent.team) else [],
-            "is_waiting": is_waiting(action),
-            "target": find_address(action.intent.target, action.intent.app),
-            "agent": None if action.intent.source == "person" else _get_agent_address(action),
-        },
+    return PageView.make(
+        f"{action.intent.primitive} {action.intent.target}",
+        f"scanflow why {action.id}",
+        action=action,
+        chain=build_chain(action, explanation.lines),
+        slices=build_slice_table(slices, evidence.get("champion"), evidence.get("version")) if slices else None,
+        choices=_list_choices(action) if request.may("approve", action.intent.team) else [],
+        is_waiting=is_waiting(action),
+        target=find_address(action.intent.target, action.intent.app),
+        agent=None if action.intent.source == "person" else _get_agent_address(action),
     )
 
 

@@ -55,15 +55,13 @@ def load_agents(request: PageRequest) -> PageView:
         )
     apps, loops = sorted({view.app for view in views}), select_loop_events(newest)
     columns = ("state", "agent", "team", "sensors", "last fired", "missed", "errors", "restarts", "error")
-    return PageView(
-        title="Agents",
-        command="scanflow agents" if app is None else f"scanflow agents {app}",
-        values={
-            "choices": {"app": apps} if len(apps) > 1 else {},
-            "apps": apps,
-            "table": CellTable(columns, list(map(_build_agent_row, shown)), "No agent yet.", "scanflow agents --start"),
-            "lanes": partial(draw_agent_lanes, loops, zone=request.zone) if loops else None,
-        },
+    return PageView.make(
+        "Agents",
+        "scanflow agents" if app is None else f"scanflow agents {app}",
+        choices={"app": apps} if len(apps) > 1 else {},
+        apps=apps,
+        table=CellTable(columns, list(map(_build_agent_row, shown)), "No agent yet.", "scanflow agents --start"),
+        lanes=partial(draw_agent_lanes, loops, zone=request.zone) if loops else None,
     )
 
 
@@ -98,28 +96,23 @@ def load_agent(request: PageRequest) -> PageView:
     except ScanflowError as error:  # it does not run, or not here
         no_journal = str(error)
     draw = partial(draw_agent_decisions, samples, actions, address=build_action_address, zone=request.zone)
-    return PageView(
-        title=f"Agent {view.full_name}",
-        command=f"scanflow agents {view.full_name}",
-        values={
-            "agent": view,
-            "address": build_agent_address(row.app, row.name),
-            "is_ours": row.document is not None,
-            "wanted": row.wanted,
-            "sensors": _build_sensor_table(view.sensors or (), samples),
-            "draw": draw if samples or actions else None,
-            "actions": build_action_table(actions),
-            "strategies": _build_strategy_table(agent_routes.strategies(request.context, request.caller, row)),
-            "journal": _build_journal_table(journal[:_JOURNAL_ROWS]),
-            "newer": request.build_address(before=None) if before else None,
-            "older": request.build_address(before=journal[_JOURNAL_ROWS - 1]["id"])
-            if len(journal) > _JOURNAL_ROWS
-            else None,
-            # A rule is the user's program, which never runs in the server's process: whoever has its file replays it.
-            "replay": f"scanflow replay {view.full_name} {shlex.quote(row.source or 'app.py')}"
-            f" --last {max(len(samples), 1)}",
-            "no_journal": no_journal,
-        },
+    return PageView.make(
+        f"Agent {view.full_name}",
+        f"scanflow agents {view.full_name}",
+        agent=view,
+        address=build_agent_address(row.app, row.name),
+        is_ours=row.document is not None,
+        wanted=row.wanted,
+        sensors=_build_sensor_table(view.sensors or (), samples),
+        draw=draw if samples or actions else None,
+        actions=build_action_table(actions),
+        strategies=_build_strategy_table(agent_routes.strategies(request.context, request.caller, row)),
+        journal=_build_journal_table(journal[:_JOURNAL_ROWS]),
+        newer=request.build_address(before=None) if before else None,
+        older=request.build_address(before=journal[_JOURNAL_ROWS - 1]["id"]) if len(journal) > _JOURNAL_ROWS else None,
+        # A rule is the user's program, which never runs in the server's process: whoever has its file replays it.
+        replay=f"scanflow replay {view.full_name} {shlex.quote(row.source or 'app.py')} --last {max(len(samples), 1)}",
+        no_journal=no_journal,
     )
 
 

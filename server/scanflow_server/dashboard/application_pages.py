@@ -47,7 +47,7 @@ def load_applications(request: PageRequest) -> PageView:
     ]
     columns = ("application", "team", "workflows", "agents", "stored")
     table = CellTable(columns, rows, "No application yet.", "scanflow run")
-    return PageView(title="Applications", command="scanflow status", values={"table": table})
+    return PageView.make("Applications", "scanflow status", table=table)
 
 
 def _locate(app: str, team: str) -> str:
@@ -71,27 +71,25 @@ def load_application(request: PageRequest) -> PageView:
         if isinstance(row[-2], StateCell):
             states[part] = row[-2].state
         rows.append(row)
-    return PageView(
-        title=app.name,
-        command="scanflow status",
-        values={
-            "app": app,
-            "has_report": _has_report(request, app),
-            "view": view,
-            "graph": lambda width: draw_application(app, states=states, addresses=addresses, links=links, width=width),
-            "workflows": CellTable(("workflow", "type", "size", "last run", "state", "started"), rows, "No workflow."),
-            "batches": [workflow.name for workflow in app.workflows if view is not None and workflow.type != "online"],
-            "parts": CellTable(
-                ("state", "service or agent", "error"),
-                [
-                    *(_build_part_row(addresses, Part("service", own.name), own.state, own.error) for own in services),
-                    *(_build_part_row(addresses, Part("agent", own.name), own.state, own.error) for own in agents),
-                ],
-                "No service of it is deployed, and no agent runs.",
-                "scanflow deploy",
-            ),
-            "environment": _build_environment_table(request, app),
-        },
+    return PageView.make(
+        app.name,
+        "scanflow status",
+        app=app,
+        has_report=_has_report(request, app),
+        view=view,
+        graph=lambda width: draw_application(app, states=states, addresses=addresses, links=links, width=width),
+        workflows=CellTable(("workflow", "type", "size", "last run", "state", "started"), rows, "No workflow."),
+        batches=[workflow.name for workflow in app.workflows if view is not None and workflow.type != "online"],
+        parts=CellTable(
+            ("state", "service or agent", "error"),
+            [
+                *(_build_part_row(addresses, Part("service", own.name), own.state, own.error) for own in services),
+                *(_build_part_row(addresses, Part("agent", own.name), own.state, own.error) for own in agents),
+            ],
+            "No service of it is deployed, and no agent runs.",
+            "scanflow deploy",
+        ),
+        environment=_build_environment_table(request, app),
     )
 
 

@@ -82,6 +82,11 @@ class PageView:
     address: str = ""
     """The address of what is shown, where the page's own may show something else later; empty: it is the page's."""
 
+    @classmethod
+    def make(cls, title: str, command: str = "", /, **values: object) -> PageView:
+        """Return what most pages show: values by the names that the template has for them."""
+        return cls(title=title, command=command, values=values)
+
 
 @dataclass(frozen=True, kw_only=True)
 class DashboardPage:

@@ -33,15 +33,13 @@ def load_events(request: PageRequest) -> PageView:
             text=query.get("text") or None,
             limit=WINDOW + 1,
         )[::-1]
-    return PageView(
-        title="Events",
-        command=f"scanflow events --type {quote(type)}" if type else "scanflow events",
-        values={
-            "table": build_event_table(newest[:WINDOW]),
-            "types": sorted({*types, type} - {""}),
-            "newer": request.build_address(before=None) if before is not None else None,
-            "older": request.build_address(before=newest[WINDOW - 1].id) if len(newest) > WINDOW else None,
-        },
+    return PageView.make(
+        "Events",
+        f"scanflow events --type {quote(type)}" if type else "scanflow events",
+        table=build_event_table(newest[:WINDOW]),
+        types=sorted({*types, type} - {""}),
+        newer=request.build_address(before=None) if before is not None else None,
+        older=request.build_address(before=newest[WINDOW - 1].id) if len(newest) > WINDOW else None,
     )
 
 
@@ -51,15 +49,13 @@ def load_event(request: PageRequest) -> PageView:
         event = None if id is None else event_store.find(connection, id, team=request.caller.team)
     if event is None:
         raise NotFoundError(f"There is no event {request.parameters['id']!r:.40}. Old events are forgotten.")
-    return PageView(
-        title=f"Event {event.id}: {event.type}",
-        values={
-            "event": event,
-            "subject": link_subject(event.subject, event.app),
-            "links": _list_event_links(event),
-            "data": json.dumps(event.data, indent=2, ensure_ascii=False),
-            "columns": [draw_column(column) for column in list_drifted_columns(event)[:MAX_COLUMNS]],
-        },
+    return PageView.make(
+        f"Event {event.id}: {event.type}",
+        event=event,
+        subject=link_subject(event.subject, event.app),
+        links=_list_event_links(event),
+        data=json.dumps(event.data, indent=2, ensure_ascii=False),
+        columns=[draw_column(column) for column in list_drifted_columns(event)[:MAX_COLUMNS]],
     )
 
 

@@ -32,7 +32,7 @@ def load(request: PageRequest) -> PageView:
         ):
             sample = label_store.get(connection, first[0].app, first[0].team, first[0].id)
         else:
-            return PageView(title="Labels", command="scanflow labels", values={"label": None, "may_label": may_label})
+            return PageView.make("Labels", "scanflow labels", label=None, may_label=may_label)
         batch = label_store.list_picked_with(connection, sample)
     at = next((at for at, other in enumerate(batch) if other.id == sample.id), 0)
     before, after = batch[at - 1] if at else None, batch[at + 1] if at + 1 < len(batch) else None

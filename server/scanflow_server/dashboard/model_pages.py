@@ -37,14 +37,12 @@ def load_models(request: PageRequest) -> PageView:
     window = TableWindow.read(request)
     columns = ("model", "in use", "since", "served by", "versions", "newest", "decided of it")
     nothing = "No model is registered yet."
-    return PageView(
-        title="Models",
-        command="scanflow models",
-        values={
-            "reading": reading,
-            "table": CellTable(columns, rows[window.start :][:WINDOW], nothing, "scanflow init tabular"),
-            **window.list_neighbours(len(rows) - window.start),
-        },
+    return PageView.make(
+        "Models",
+        "scanflow models",
+        reading=reading,
+        table=CellTable(columns, rows[window.start :][:WINDOW], nothing, "scanflow init tabular"),
+        **window.list_neighbours(len(rows) - window.start),
     )
 
 
@@ -99,19 +97,17 @@ def load_model(request: PageRequest) -> PageView:
         for action in list_actions(request, state="pending", verdict="approve")
         if action.intent.arguments.get("model") in uris
     ]
-    return PageView(
-        title=f"Model {name}",
-        command=f"scanflow models {name}",
-        values={
-            "reading": reading,
-            "mlflow": f"/mlflow/#/models/{quote(name, safe='')}",
-            "road": partial(draw_history, road) if road else None,
-            "histories": [(history, _list_facts(history)) for history in histories[window.start :][:WINDOW]],
-            "build_slices": build_slice_table,
-            "waiting": waiting,
-            "columns": _draw_drift(happened, histories),
-            **window.list_neighbours(len(histories) - window.start),
-        },
+    return PageView.make(
+        f"Model {name}",
+        f"scanflow models {name}",
+        reading=reading,
+        mlflow=f"/mlflow/#/models/{quote(name, safe='')}",
+        road=partial(draw_history, road) if road else None,
+        histories=[(history, _list_facts(history)) for history in histories[window.start :][:WINDOW]],
+        build_slices=build_slice_table,
+        waiting=waiting,
+        columns=_draw_drift(happened, histories),
+        **window.list_neighbours(len(histories) - window.start),
     )
 
 

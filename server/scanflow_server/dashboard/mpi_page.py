@@ -26,18 +26,16 @@ def load(request: PageRequest) -> PageView:
     placed = [record for record in records if any(task.place for task in record.tasks)]  # none of a job that waits
     chosen = chosen or next((record for record in placed if record.state == "running"), next(iter(placed), None))
     places: dict[str, Any] = {"address": "/runs/{}".format, "zone": request.zone}
-    return PageView(
-        title="MPI",
-        command="scanflow mpi list",
-        values={
-            "jobs": _build_table(request, jobs, shares, waits),
-            "gantt": lambda width: draw_gantt(jobs, width=width, **places),
-            "lanes": lambda width: draw_node_lanes(jobs, width=width, **places),
-            "has_nodes": any(job.nodes for job in jobs),
-            "chosen": chosen,
-            "ranks": None if chosen is None else lambda width: draw_run_ranks(chosen, width=width),
-            "has_ranks": chosen is not None and any(task.place for task in chosen.tasks),
-        },
+    return PageView.make(
+        "MPI",
+        "scanflow mpi list",
+        jobs=_build_table(request, jobs, shares, waits),
+        gantt=lambda width: draw_gantt(jobs, width=width, **places),
+        lanes=lambda width: draw_node_lanes(jobs, width=width, **places),
+        has_nodes=any(job.nodes for job in jobs),
+        chosen=chosen,
+        ranks=None if chosen is None else lambda width: draw_run_ranks(chosen, width=width),
+        has_ranks=chosen is not None and any(task.place for task in chosen.tasks),
     )
 
 

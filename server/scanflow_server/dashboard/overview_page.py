@@ -43,22 +43,20 @@ def load(request: PageRequest) -> PageView:
         labels = label_store.count_waiting(connection, own=team)
         drifts = event_store.list_newest(connection, type=["drift.found"], app=app, team=team, limit=_MAX_ACTIONS)
         reports = event_store.list_apps(connection, type=TYPES, team=team)
-    return PageView(
-        title="Overview",
-        command="scanflow status",
-        values={
-            "approvals": list_actions(request, app=app, team=team, state="pending", verdict="approve"),
-            "labels": labels,
-            "failures": list_failures(runs, services, agents),
-            "drifts": list_undecided_drifts(drifts, actions, since=request.now - _RECENT_S),
-            "running": build_run_table(sorted(runs, key=lambda run: run.state != "running"), "No run yet."),
-            "services": _build_service_table(services),
-            "agents": _build_agent_table(agents),
-            "today": build_action_table(select_agents_actions(actions, since=today)),
-            "reports": [name for name in reports if app in {None, name}],
-            "choices": {name: values for name, values in choices.items() if len(values) > 1},
-            "signs_in": request.signs_in,
-        },
+    return PageView.make(
+        "Overview",
+        "scanflow status",
+        approvals=list_actions(request, app=app, team=team, state="pending", verdict="approve"),
+        labels=labels,
+        failures=list_failures(runs, services, agents),
+        drifts=list_undecided_drifts(drifts, actions, since=request.now - _RECENT_S),
+        running=build_run_table(sorted(runs, key=lambda run: run.state != "running"), "No run yet."),
+        services=_build_service_table(services),
+        agents=_build_agent_table(agents),
+        today=build_action_table(select_agents_actions(actions, since=today)),
+        reports=[name for name in reports if app in {None, name}],
+        choices={name: values for name, values in choices.items() if len(values) > 1},
+        signs_in=request.signs_in,
     )
 
 

@@ -28,7 +28,7 @@ def load_comparison(request: PageRequest) -> PageView:
     values: dict[str, Any] = {"run": reader.run, "other": None, "choices": _build_choices(request, reader)}
     if other:
         values |= _compare(reader, open_run(request, other))
-    return PageView(title=f"Compare {reader.run.name}", values=values)
+    return PageView.make(f"Compare {reader.run.name}", **values)
 
 
 def _build_choices(request: PageRequest, reader: RunReader) -> CellTable:

@@ -48,14 +48,12 @@ def load_runs(request: PageRequest) -> PageView:
         team=restrict_team(request.caller, request.query.get("team") or None),
         workflow=request.query.get("workflow") or None,
     )
-    return PageView(
-        title="Runs",
-        command="scanflow runs",
-        values={
-            "choices": _list_choices(request),
-            "table": build_run_table(records[:WINDOW], "No such run."),
-            **window.list_neighbours(len(records)),
-        },
+    return PageView.make(
+        "Runs",
+        "scanflow runs",
+        choices=_list_choices(request),
+        table=build_run_table(records[:WINDOW], "No such run."),
+        **window.list_neighbours(len(records)),
     )
 
 

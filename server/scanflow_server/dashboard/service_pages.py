@@ -47,9 +47,7 @@ def load_services(request: PageRequest) -> PageView:
     columns = ("state", "service", "application", "ready", "models", "requests/s", "p95", "error")
     rows = list(map(_build_row, list_services(request)))
     table = CellTable(columns, rows, "No service yet.", "scanflow deploy app.py:WORKFLOW")
-    return PageView(
-        title="Services", command="scanflow services", values={"table": table, "window": f"{WINDOW_S:.0f} s"}
-    )
+    return PageView.make("Services", "scanflow services", table=table, window=f"{WINDOW_S:.0f} s")
 
 
 def _build_row(record: ServiceRecord) -> list[Cell]:
@@ -76,27 +74,23 @@ def load_service(request: PageRequest) -> PageView:
     actions = list_actions(request, target=f"service/{record.name}", team=record.team, limit=_MAX_CHANGES)
     canary = next((revision for revision in record.revisions if revision.role != "current"), None)
     policy = None if canary is None else find_policy(actions)
-    return PageView(
-        title=f"Service {record.name}",
-        command=f"scanflow services {record.name}",
-        values={
-            "service": record,
-            "address": _locate(record.name),
-            "canary": canary,
-            "policy": policy,
-            "metrics": _METRICS,
-            "verdict": None
-            if policy is None
-            else request.context.service_history.analyse_canary(record, policy, request.now),
-            "operation": _find_operation(request, actions),
-            "graph": _plan_graph_drawing(request, record),
-            "machine": _plan_machine_drawing(request, record),
-            "load": _plan_load_drawing(request, record, actions),
-            "changes": build_action_table(actions),
-            "affinities": _AFFINITIES,
-            "window": f"{WINDOW_S:.0f} s",
-            "interval": f"{INTERVAL_S:.0f} s",
-        },
+    return PageView.make(
+        f"Service {record.name}",
+        f"scanflow services {record.name}",
+        service=record,
+        address=_locate(record.name),
+        canary=canary,
+        policy=policy,
+        metrics=_METRICS,
+        verdict=None if policy is None else request.context.service_history.analyse_canary(record, policy, request.now),
+        operation=_find_operation(request, actions),
+        graph=_plan_graph_drawing(request, record),
+        machine=_plan_machine_drawing(request, record),
+        load=_plan_load_drawing(request, record, actions),
+        changes=build_action_table(actions),
+        affinities=_AFFINITIES,
+        window=f"{WINDOW_S:.0f} s",
+        interval=f"{INTERVAL_S:.0f} s",
     )
 
 
@@ -170,8 +164,7 @@ def load_logs(request: PageRequest) -> PageView:
     parts = service_routes.read_log_tails(request.context, record, instance, _LOG_BYTES)
     logs = [(part.source, make_log_printable(part.data)) for part in parts if part.data]
     command = f"scanflow logs {record.name}" + (f" --instance {instance}" if instance else "")
-    values = {"address": _locate(record.name), "service": record, "logs": logs}
-    return PageView(title=f"Logs of {record.name}", command=command, values=values)
+    return PageView.make(f"Logs of {record.name}", command, address=_locate(record.name), service=record, logs=logs)
 
 
 def load_try(request: PageRequest) -> PageView:
@@ -179,15 +172,13 @@ def load_try(request: PageRequest) -> PageView:
     request.caller.check("change", record.team)
     with service_predictions.connect(request.context, record) as client:
         inputs = service_predictions.load_inputs(client, record)
-    return PageView(
-        title=f"Try {record.name}",
-        command=f"scanflow predict {record.name} --data JSON",
-        values={
-            "address": _locate(record.name),
-            "inputs": inputs,
-            "has_fields": service_predictions.has_fields(inputs),
-            "example": service_predictions.write_example(inputs),
-        },
+    return PageView.make(
+        f"Try {record.name}",
+        f"scanflow predict {record.name} --data JSON",
+        address=_locate(record.name),
+        inputs=inputs,
+        has_fields=service_predictions.has_fields(inputs),
+        example=service_predictions.write_example(inputs),
     )
 
 

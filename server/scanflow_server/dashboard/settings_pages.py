@@ -30,25 +30,23 @@ _DAY_S: Final = 86_400.0
 
 def load_settings(request: PageRequest) -> PageView:
     context, caller = request.context, request.caller
-    return PageView(
-        title="Settings",
-        command="scanflow status",
-        values={
-            "is_admin": request.may("administer", caller.team),
-            "caller_role": caller.role,
-            "scope": _format_team(caller.team),
-            "zone": str(request.zone),
-            "roles": CellTable(("role", "may"), [[role, _describe_role(role)] for role in get_args(Role)]),
-            "webhooks": _build_webhook_table(request),
-            "usage": _build_usage_table(request),
-            "server": [
-                ("Version", __version__),
-                ("Home", "" if caller.team is not None else str(context.settings.home)),
-                ("Database", "" if caller.team is not None else context.store.address),
-            ],
-            "started": context.started,
-            "signs_in": request.signs_in,
-        },
+    return PageView.make(
+        "Settings",
+        "scanflow status",
+        is_admin=request.may("administer", caller.team),
+        caller_role=caller.role,
+        scope=_format_team(caller.team),
+        zone=str(request.zone),
+        roles=CellTable(("role", "may"), [[role, _describe_role(role)] for role in get_args(Role)]),
+        webhooks=_build_webhook_table(request),
+        usage=_build_usage_table(request),
+        server=[
+            ("Version", __version__),
+            ("Home", "" if caller.team is not None else str(context.settings.home)),
+            ("Database", "" if caller.team is not None else context.store.address),
+        ],
+        started=context.started,
+        signs_in=request.signs_in,
     )
 
 
@@ -109,18 +107,16 @@ def load_tokens(request: PageRequest) -> PageView:
     request.caller.check("administer", request.caller.team)
     window = TableWindow.read(request)
     tokens = token_routes.tokens(request.context, request.caller)[::-1][window.start : window.start + WINDOW + 1]
-    return PageView(
-        title="Tokens",
-        command="scanflow token list",
-        values={
-            "is_admin": True,
-            "tokens": [(token, _get_token_state(token, request.now)) for token in tokens[:WINDOW]],
-            "roles": get_args(Role),
-            "home": HOME,
-            "own_team": request.caller.team,
-            "format_team": _format_team,
-            **window.list_neighbours(len(tokens)),
-        },
+    return PageView.make(
+        "Tokens",
+        "scanflow token list",
+        is_admin=True,
+        tokens=[(token, _get_token_state(token, request.now)) for token in tokens[:WINDOW]],
+        roles=get_args(Role),
+        home=HOME,
+        own_team=request.caller.team,
+        format_team=_format_team,
+        **window.list_neighbours(len(tokens)),
     )
 
 
@@ -177,15 +173,13 @@ def load_audit(request: PageRequest) -> PageView:
         for entry in entries[:WINDOW]
     ]
     columns = ("answer", "when", "who", "role", "from", "request", "about")
-    return PageView(
-        title="Audit log",
-        command="scanflow audit",
-        values={
-            "is_admin": True,
-            "table": CellTable(columns, rows, "Nothing that the filter lets through."),
-            "newer": request.build_address(before=None) if before is not None else None,
-            "older": request.build_address(before=entries[WINDOW - 1].id) if len(entries) > WINDOW else None,
-        },
+    return PageView.make(
+        "Audit log",
+        "scanflow audit",
+        is_admin=True,
+        table=CellTable(columns, rows, "Nothing that the filter lets through."),
+        newer=request.build_address(before=None) if before is not None else None,
+        older=request.build_address(before=entries[WINDOW - 1].id) if len(entries) > WINDOW else None,
     )
 
 

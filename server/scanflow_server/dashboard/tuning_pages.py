@@ -37,7 +37,7 @@ def load_searches(request: PageRequest) -> PageView:
         "No search is logged of the applications that this server knows.",
         "scanflow tune NAME",
     )
-    return PageView(title="Tuning", command="scanflow tune NAME", values={"reading": reading, "table": table})
+    return PageView.make("Tuning", "scanflow tune NAME", reading=reading, table=table)
 
 
 def _list_applications(request: PageRequest) -> tuple[tuple[str, str], ...]:
@@ -70,8 +70,8 @@ def load_one(request: PageRequest) -> PageView:
         raise reading.problem
     shown: Mapping[str, Any] = reading.value or {"service": "NAME"}
     title = f"Search for {shown['service']}" if reading.value else "Search"
-    values = {"reading": reading, "mlflow": f"/mlflow/#/runs/{quote(id, safe='')}", **shown}
-    return PageView(title=title, command=f"scanflow tune {shown['service']}", values=values)
+    mlflow = f"/mlflow/#/runs/{quote(id, safe='')}"
+    return PageView.make(title, f"scanflow tune {shown['service']}", reading=reading, mlflow=mlflow, **shown)
 
 
 def read_search(context: ServerContext, id: str, applications: _Applications) -> Mapping[str, Any]:
