@@ -172,11 +172,9 @@ def _decide(change: Callable[..., Action]) -> Callable[[PageRequest, Mapping[str
     return perform
 
 
-PAGES: Final = (
-    DashboardPage(path="/actions", template="actions", section="/actions", load=load_actions),
-    DashboardPage(path="/actions/{id}", template="action", section="/actions", load=load_action),
-)
-ACTIONS: Final = (
+SERVED: Final = (
+    DashboardPage(path="/actions", template="actions", load=load_actions),
+    DashboardPage(path="/actions/{id}", template="action", load=load_action),
     PageAction(path="/actions/{id}/approve", perform=_decide(intent_routes.approve)),
     PageAction(path="/actions/{id}/refuse", perform=_decide(intent_routes.refuse)),
     PageAction(path="/actions/{id}/revert", perform=_decide(intent_routes.revert)),

@@ -216,11 +216,9 @@ def _stop(request: PageRequest, _form: Mapping[str, str]) -> str:
     return build_agent_address(row.app, row.name)
 
 
-PAGES: Final = (
-    DashboardPage(path="/agents", template="agents", section="/agents", load=load_agents),
-    DashboardPage(path="/agents/{app}/{agent}", template="agent", section="/agents", load=load_agent),
-)
-ACTIONS: Final = (
+SERVED: Final = (
+    DashboardPage(path="/agents", template="agents", load=load_agents),
+    DashboardPage(path="/agents/{app}/{agent}", template="agent", load=load_agent),
     PageAction(path="/agents/{app}/{agent}/start", perform=_start),
     PageAction(path="/agents/{app}/{agent}/stop", perform=_stop),
 )

@@ -168,8 +168,8 @@ def run_workflow(request: PageRequest, form: Mapping[str, str]) -> str:
     return f"/runs/{run.name}"
 
 
-PAGES: Final = (
-    DashboardPage(path="/applications", template="applications", section="/applications", load=load_applications),
-    DashboardPage(path="/applications/{app}", template="application", section="/applications", load=load_application),
+SERVED: Final = (
+    DashboardPage(path="/applications", template="applications", load=load_applications),
+    DashboardPage(path="/applications/{app}", template="application", load=load_application),
+    PageAction(path="/applications/{app}/run", perform=run_workflow),
 )
-ACTIONS: Final = (PageAction(path="/applications/{app}/run", perform=run_workflow),)

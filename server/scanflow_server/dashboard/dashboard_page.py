@@ -94,11 +94,13 @@ class DashboardPage:
     """Its address: ``/runs/{run}``."""
 
     template: str
-    section: str
-    """The address of the section that it belongs to, as the navigation has it."""
-
     load: Callable[[PageRequest], PageView]
     """Called in a thread. Raises NotFoundError, ForbiddenError, ... for a page that says so."""
+
+    @property
+    def section(self) -> str:
+        """The address of the section that it belongs to, as the navigation has it."""
+        return f"/{self.path.split('/')[1]}"
 
     def render(self, request: PageRequest, *, nonce: str | None = None) -> Markup:
         """Render the document, with scripts of that nonce; without one, only what ``<main>`` holds."""

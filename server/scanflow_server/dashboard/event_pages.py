@@ -85,7 +85,7 @@ def _read_number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 16 else None
 
 
-PAGES: Final = (
-    DashboardPage(path="/events", template="events", section="/events", load=load_events),
-    DashboardPage(path="/events/{id}", template="event", section="/events", load=load_event),
+SERVED: Final = (
+    DashboardPage(path="/events", template="events", load=load_events),
+    DashboardPage(path="/events/{id}", template="event", load=load_event),
 )

@@ -122,5 +122,7 @@ def _list_choices(batch: Sequence[Label]) -> list[JSON]:
     return [choices[text] for text in texts] if len(texts) > 1 else []
 
 
-PAGES: Final = (DashboardPage(path=PATH, template="labels", section=PATH, load=load),)
-ACTIONS: Final = (PageAction(path=PATH, perform=give_label, permission="propose", needs_key=False),)
+SERVED: Final = (
+    DashboardPage(path=PATH, template="labels", load=load),
+    PageAction(path=PATH, perform=give_label, permission="propose", needs_key=False),
+)

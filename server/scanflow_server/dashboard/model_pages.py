@@ -142,11 +142,9 @@ def _decide(request: PageRequest, form: Mapping[str, str], decide: Callable[...,
     return f"/models/{quote(name, safe='')}" if action is None else build_action_address(action)
 
 
-PAGES: Final = (
-    DashboardPage(path="/models", template="models", section="/models", load=load_models),
-    DashboardPage(path="/models/{model}", template="model", section="/models", load=load_model),
-)
-ACTIONS: Final = (
+SERVED: Final = (
+    DashboardPage(path="/models", template="models", load=load_models),
+    DashboardPage(path="/models/{model}", template="model", load=load_model),
     PageAction(path="/models/{model}/{version}/promote", perform=partial(_decide, decide=ModelChanger.promote)),
     PageAction(path="/models/{model}/{version}/reject", perform=partial(_decide, decide=ModelChanger.reject)),
 )

@@ -60,4 +60,4 @@ def _build_table(
     return CellTable(columns, rows, "No MPI job has run yet.", "scanflow run app.py:JOB")
 
 
-PAGES: Final = (DashboardPage(path="/mpi", template="mpi", section="/mpi", load=load),)
+SERVED: Final = (DashboardPage(path="/mpi", template="mpi", load=load),)

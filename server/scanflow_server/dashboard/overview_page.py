@@ -184,4 +184,4 @@ def list_failures(
     ]
 
 
-PAGES: Final = (DashboardPage(path="/", template="overview", section="/", load=load),)
+SERVED: Final = (DashboardPage(path="/", template="overview", load=load),)

@@ -60,41 +60,29 @@ from scanflow_server.stream_limits import LimitedStream
 from scanflow_server.streams import make_events_response
 from scanflow_server.token_roles import TokenHolder
 
-PAGES: Final[tuple[DashboardPage, ...]] = (
-    *overview_page.PAGES,
-    *application_pages.PAGES,
-    *run_pages.PAGES,
-    *run_comparison.PAGES,
-    *service_pages.PAGES,
-    *agent_pages.PAGES,
-    *model_pages.PAGES,
-    *action_pages.PAGES,
-    *label_pages.PAGES,
-    *mpi_page.PAGES,
-    *tuning_pages.PAGES,
-    *event_pages.PAGES,
-    *settings_pages.PAGES,
+SERVED: Final[tuple[DashboardPage | PageAction | PageFile, ...]] = (
+    *overview_page.SERVED,
+    *application_pages.SERVED,
+    *run_pages.SERVED,
+    *run_comparison.SERVED,
+    *run_downloads.SERVED,
+    *service_pages.SERVED,
+    *agent_pages.SERVED,
+    *model_pages.SERVED,
+    *action_pages.SERVED,
+    *label_pages.SERVED,
+    *mpi_page.SERVED,
+    *tuning_pages.SERVED,
+    *event_pages.SERVED,
+    *settings_pages.SERVED,
 )
-ACTIONS: Final[tuple[PageAction, ...]] = (
-    *application_pages.ACTIONS,
-    *run_pages.ACTIONS,
-    *service_pages.ACTIONS,
-    *agent_pages.ACTIONS,
-    *model_pages.ACTIONS,
-    *action_pages.ACTIONS,
-    *label_pages.ACTIONS,
-    *settings_pages.ACTIONS,
-)
-FILES: Final[tuple[PageFile, ...]] = run_downloads.FILES
+"""What browsers get by an address, and what the modules of pages say of it."""
 
-_PAGE_PATHS: Final = {
-    *("/reports", LOGIN, LOGOUT, LIVE, assets.PATH),
-    *(
-        f"/{path.split('/')[1]}"
-        for path in (*(page.path for page in PAGES), *(act.path for act in ACTIONS))
-        if path != "/"
-    ),
-}
+PAGES: Final = tuple(served for served in SERVED if isinstance(served, DashboardPage))
+ACTIONS: Final = tuple(served for served in SERVED if isinstance(served, PageAction))
+FILES: Final = tuple(served for served in SERVED if isinstance(served, PageFile))
+
+_PAGE_PATHS: Final = {"/reports", LOGIN, LOGOUT, LIVE, assets.PATH, *(page.section for page in PAGES)} - {"/"}
 _STYLES: Final = re.compile(r"<style>(.*?)</style>", re.DOTALL)
 _MAX_EVENTS: Final = 1_000
 """The newest events of an application that its report is made of."""

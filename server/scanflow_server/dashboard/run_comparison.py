@@ -90,6 +90,4 @@ def _read_outputs(reader: RunReader) -> dict[str, str]:
     return outputs
 
 
-PAGES: Final = (
-    DashboardPage(path="/runs/{run}/compare", template="comparison", section="/runs", load=load_comparison),
-)
+SERVED: Final = (DashboardPage(path="/runs/{run}/compare", template="comparison", load=load_comparison),)

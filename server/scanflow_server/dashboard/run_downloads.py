@@ -55,7 +55,7 @@ def open_file(request: PageRequest) -> FileContent:
 
 _STREAMS: Final[dict[str, Stream]] = {"stdout": "stdout", "stderr": "stderr"}
 
-FILES: Final = (
+SERVED: Final = (
     PageFile(path="/runs/{run}/logs/{task}", open=open_log),
     PageFile(path="/runs/{run}/files/{task}/{name:path}", open=open_file),
 )

@@ -182,11 +182,9 @@ def read_texts(form: Mapping[str, str]) -> dict[str, str]:
     return texts
 
 
-PAGES: Final = (
-    DashboardPage(path="/runs", template="runs", section="/runs", load=load_runs),
-    DashboardPage(path="/runs/{run}", template="run", section="/runs", load=load_run),
-)
-ACTIONS: Final = (
+SERVED: Final = (
+    DashboardPage(path="/runs", template="runs", load=load_runs),
+    DashboardPage(path="/runs/{run}", template="run", load=load_run),
     PageAction(path="/runs/{run}/resume", perform=resume),
     PageAction(path="/runs/{run}/stop", perform=stop),
     PageAction(path="/runs/{run}/tasks/{task}/stop", perform=stop_task),

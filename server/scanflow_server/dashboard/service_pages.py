@@ -226,13 +226,11 @@ def delete(request: PageRequest, _form: Mapping[str, str]) -> str:
     return "/services"
 
 
-PAGES: Final = (
-    DashboardPage(path="/services", template="services", section="/services", load=load_services),
-    DashboardPage(path="/services/{name}", template="service", section="/services", load=load_service),
-    DashboardPage(path="/services/{name}/logs", template="service_logs", section="/services", load=load_logs),
-    DashboardPage(path="/services/{name}/try", template="service_try", section="/services", load=load_try),
-)
-ACTIONS: Final = (
+SERVED: Final = (
+    DashboardPage(path="/services", template="services", load=load_services),
+    DashboardPage(path="/services/{name}", template="service", load=load_service),
+    DashboardPage(path="/services/{name}/logs", template="service_logs", load=load_logs),
+    DashboardPage(path="/services/{name}/try", template="service_try", load=load_try),
     PageAction(path="/services/{name}/predict", perform=predict),
     PageAction(path="/services/{name}/resize", perform=resize),
     PageAction(path="/services/{name}/traffic", perform=split_traffic),

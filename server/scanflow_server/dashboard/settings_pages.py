@@ -183,12 +183,10 @@ def load_audit(request: PageRequest) -> PageView:
     )
 
 
-PAGES: Final = (
-    DashboardPage(path=SETTINGS, template="settings", section=SETTINGS, load=load_settings),
-    DashboardPage(path=TOKENS, template="tokens", section=SETTINGS, load=load_tokens),
-    DashboardPage(path=AUDIT, template="audit", section=SETTINGS, load=load_audit),
-)
-ACTIONS: Final = (
+SERVED: Final = (
+    DashboardPage(path=SETTINGS, template="settings", load=load_settings),
+    DashboardPage(path=TOKENS, template="tokens", load=load_tokens),
+    DashboardPage(path=AUDIT, template="audit", load=load_audit),
     PageAction(path=TOKENS, perform=make_token, permission="administer"),
     PageAction(path=f"{TOKENS}/{{name}}/revoke", perform=revoke_token, permission="administer"),
 )

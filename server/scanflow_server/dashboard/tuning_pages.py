@@ -97,7 +97,7 @@ def describe_search(search: Search) -> Mapping[str, Any]:
     }
 
 
-PAGES: Final = (
-    DashboardPage(path="/tuning", template="tuning", section="/tuning", load=load_searches),
-    DashboardPage(path="/tuning/{id}", template="search", section="/tuning", load=load_one),
+SERVED: Final = (
+    DashboardPage(path="/tuning", template="tuning", load=load_searches),
+    DashboardPage(path="/tuning/{id}", template="search", load=load_one),
 )
