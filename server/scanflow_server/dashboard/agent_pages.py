@@ -26,7 +26,7 @@ from scanflow_server.bodies import AppBody
 from scanflow_server.control.agent_controller import describe_agent, fetch_journal
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
 from scanflow_server.dashboard.overview_page import build_action_table, list_actions, list_agents
-from scanflow_server.dashboard.page_cells import Cell, CellTable, FoldedCell, LinkCell, Moment, StateCell
+from scanflow_server.dashboard.page_cells import CellRow, CellTable, FoldedCell, LinkCell, Moment, StateCell
 from scanflow_server.dashboard.subject_links import build_action_address, build_agent_address
 from scanflow_server.routes import agent_routes
 from scanflow_server.scope import get_agent
@@ -54,30 +54,29 @@ def load_agents(request: PageRequest) -> PageView:
             connection, type=LOOP_TYPES, app=app, team=request.caller.team, limit=MAX_EVENTS
         )
     apps, loops = sorted({view.app for view in views}), select_loop_events(newest)
-    columns = ("state", "agent", "team", "sensors", "last fired", "missed", "errors", "restarts", "error")
     return PageView.make(
         "Agents",
         "scanflow agents" if app is None else f"scanflow agents {app}",
         choices={"app": apps} if len(apps) > 1 else {},
         apps=apps,
-        table=CellTable(columns, list(map(_build_agent_row, shown)), "No agent yet.", "scanflow agents --start"),
+        table=CellTable.make(map(_build_agent_row, shown), "No agent yet.", "scanflow agents --start"),
         lanes=partial(draw_agent_lanes, loops, zone=request.zone) if loops else None,
     )
 
 
-def _build_agent_row(view: AgentView) -> list[Cell]:
+def _build_agent_row(view: AgentView) -> CellRow:
     sensors = view.sensors or ()
-    return [
-        StateCell(view.state),
-        LinkCell(view.full_name, build_agent_address(view.app, view.name)),
-        view.team,
-        len(sensors) or None,
-        Moment(max((sensor.last for sensor in sensors if sensor.last is not None), default=None)),
-        sum(sensor.missed for sensor in sensors) or None,
-        sum(sensor.errors for sensor in sensors) or None,
-        view.restarts or None,
-        view.error,
-    ]
+    return {
+        "state": StateCell(view.state),
+        "agent": LinkCell(view.full_name, build_agent_address(view.app, view.name)),
+        "team": view.team,
+        "sensors": len(sensors) or None,
+        "last fired": Moment(max((sensor.last for sensor in sensors if sensor.last is not None), default=None)),
+        "missed": sum(sensor.missed for sensor in sensors) or None,
+        "errors": sum(sensor.errors for sensor in sensors) or None,
+        "restarts": view.restarts or None,
+        "error": view.error,
+    }
 
 
 def load_agent(request: PageRequest) -> PageView:
@@ -106,8 +105,11 @@ def load_agent(request: PageRequest) -> PageView:
         sensors=_build_sensor_table(view.sensors or (), samples),
         draw=draw if samples or actions else None,
         actions=build_action_table(actions),
-        strategies=_build_strategy_table(agent_routes.strategies(request.context, request.caller, row)),
-        journal=_build_journal_table(journal[:_JOURNAL_ROWS]),
+        strategies=CellTable.make(
+            map(_build_strategy_row, agent_routes.strategies(request.context, request.caller, row)),
+            "It has reported no strategy: what it requests waits for approval.",
+        ),
+        journal=CellTable.make(map(_build_entry_row, journal[:_JOURNAL_ROWS]), "Its journal has no entry."),
         newer=request.build_address(before=None) if before else None,
         older=request.build_address(before=journal[_JOURNAL_ROWS - 1]["id"]) if len(journal) > _JOURNAL_ROWS else None,
         # A rule is the user's program, which never runs in the server's process: whoever has its file replays it.
@@ -138,21 +140,20 @@ def _parse_samples(agent: str, happened: Iterable[Event]) -> Iterable[Sample]:
 
 def _build_sensor_table(sensors: Sequence[SensorReport], samples: Sequence[Sample]) -> CellTable:
     lags = {sample.sensor: lag for sample in samples if (lag := measure_lag(sample)) is not None}
-    rows: list[list[Cell]] = [
-        [
-            sensor.name,
-            format_trigger(sensor.trigger),
-            Moment(sensor.last),
-            None if sensor.name not in lags else format_duration(lags[sensor.name]),
-            Moment(sensor.next),
-            sensor.fired,
-            sensor.missed or None,
-            sensor.errors or None,
-        ]
+    rows: list[CellRow] = [
+        {
+            "sensor": sensor.name,
+            "fires": format_trigger(sensor.trigger),
+            "last": Moment(sensor.last),
+            "lag": None if sensor.name not in lags else format_duration(lags[sensor.name]),
+            "next": Moment(sensor.next),
+            "fired": sensor.fired,
+            "missed": sensor.missed or None,
+            "errors": sensor.errors or None,
+        }
         for sensor in sensors
     ]
-    columns = ("sensor", "fires", "last", "lag", "next", "fired", "missed", "errors")
-    return CellTable(columns, rows, "It is not running: nothing is known of its sensors.", "scanflow agents --start")
+    return CellTable.make(rows, "It is not running: nothing is known of its sensors.", "scanflow agents --start")
 
 
 def measure_lag(sample: Sample) -> float | None:
@@ -164,39 +165,28 @@ def measure_lag(sample: Sample) -> float | None:
     return None
 
 
-def _build_strategy_table(limits: Sequence[StrategyLimits]) -> CellTable:
-    rows: list[list[Cell]] = [
-        [
-            strategy.name,
-            strategy.autonomy,
-            strategy.priority,
-            ", ".join(format_calls(strategy.calls)) or "only senses",
-            format_duration(strategy.cool_down_s) if strategy.cool_down_s else None,
-            None if strategy.budget is None else f"{strategy.budget} in {format_duration(strategy.budget_window_s)}",
-            None if (guard := strategy.guard) is None else f"{guard.metric}, {guard.worse} by {guard.by:g} is worse",
-        ]
-        for strategy in limits
-    ]
-    columns = ("strategy", "autonomy", "priority", "may", "cool-down", "budget", "guard")
-    return CellTable(columns, rows, "It has reported no strategy: what it requests waits for approval.")
+def _build_strategy_row(strategy: StrategyLimits) -> CellRow:
+    guard, budget_window = strategy.guard, format_duration(strategy.budget_window_s)
+    return {
+        "strategy": strategy.name,
+        "autonomy": strategy.autonomy,
+        "priority": strategy.priority,
+        "may": ", ".join(format_calls(strategy.calls)) or "only senses",
+        "cool-down": format_duration(strategy.cool_down_s) if strategy.cool_down_s else None,
+        "budget": None if strategy.budget is None else f"{strategy.budget} in {budget_window}",
+        "guard": None if guard is None else f"{guard.metric}, {guard.worse} by {guard.by:g} is worse",
+    }
 
 
-def _build_journal_table(entries: Sequence[Mapping[str, Any]]) -> CellTable:
-    rows: list[list[Cell]] = [
-        [
-            Moment(entry["at"]),
-            str(entry["kind"]),
-            str(entry["subject"]),
-            FoldedCell(describe_entry(str(entry["kind"]), entry["body"]), _dump(entry["body"]), f"entry-{entry['id']}"),
-        ]
-        for entry in entries
-    ]
-    return CellTable(("when", "kind", "of", "what, and why"), rows, "Its journal has no entry.")
-
-
-def _dump(body: object) -> str:
-    text = json.dumps(body, ensure_ascii=False, indent=2)
-    return text if len(text) <= _MAX_JSON_LENGTH else f"{text[:_MAX_JSON_LENGTH]}…"
+def _build_entry_row(entry: Mapping[str, Any]) -> CellRow:
+    kind, body = str(entry["kind"]), json.dumps(entry["body"], ensure_ascii=False, indent=2)
+    shown = body if len(body) <= _MAX_JSON_LENGTH else f"{body[:_MAX_JSON_LENGTH]}…"
+    return {
+        "when": Moment(entry["at"]),
+        "kind": kind,
+        "of": str(entry["subject"]),
+        "what, and why": FoldedCell(describe_entry(kind, entry["body"]), shown, f"entry-{entry['id']}"),
+    }
 
 
 def _start(request: PageRequest, _form: Mapping[str, str]) -> str:

@@ -23,7 +23,7 @@ from scanflow_server import run_requests
 from scanflow_server.bodies import ApplicationView
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
 from scanflow_server.dashboard.overview_page import list_agents, list_services, matches
-from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell, Moment, StateCell
+from scanflow_server.dashboard.page_cells import Cell, CellRow, CellTable, LinkCell, Moment, StateCell
 from scanflow_server.dashboard.run_pages import read_texts
 from scanflow_server.dashboard.subject_links import build_agent_address
 from scanflow_server.routes import application_routes
@@ -35,23 +35,20 @@ _CHANGED: Final[Mapping[str, NodeKind]] = {"workflow": "workflow", "service": "s
 
 
 def load_applications(request: PageRequest) -> PageView:
-    rows: list[list[Cell]] = [
-        [
-            LinkCell(view.name, _locate(view.name, view.team)),
-            view.team,
-            ", ".join(str(workflow["name"]) for workflow in view.application.get("workflows", ())),
-            ", ".join(str(agent["name"]) for agent in view.application.get("agents", ())),
-            Moment(view.updated),
-        ]
-        for view in application_routes.applications(request.context, request.caller)
-    ]
-    columns = ("application", "team", "workflows", "agents", "stored")
-    table = CellTable(columns, rows, "No application yet.", "scanflow run")
+    views = application_routes.applications(request.context, request.caller)
+    table = CellTable.make(map(_build_row, views), "No application yet.", "scanflow run")
     return PageView.make("Applications", "scanflow status", table=table)
 
 
-def _locate(app: str, team: str) -> str:
-    return f"/applications/{quote(app, safe='')}?team={quote(team, safe='')}"
+def _build_row(view: ApplicationView) -> CellRow:
+    address = f"/applications/{quote(view.name, safe='')}?team={quote(view.team, safe='')}"
+    return {
+        "application": LinkCell(view.name, address),
+        "team": view.team,
+        "workflows": ", ".join(str(workflow["name"]) for workflow in view.application.get("workflows", ())),
+        "agents": ", ".join(str(agent["name"]) for agent in view.application.get("agents", ())),
+        "stored": Moment(view.updated),
+    }
 
 
 def load_application(request: PageRequest) -> PageView:

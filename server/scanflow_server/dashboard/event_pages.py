@@ -11,7 +11,7 @@ from scanflow.errors import NotFoundError
 from scanflow.reports.distributions import MAX_COLUMNS, draw_column
 from scanflow.reports.loop_events import list_drifted_columns
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageRequest, PageView
-from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell, Moment
+from scanflow_server.dashboard.page_cells import CellRow, CellTable, LinkCell, Moment
 from scanflow_server.dashboard.page_windows import WINDOW
 from scanflow_server.dashboard.subject_links import link_subject, list_links
 from scanflow_server.scope import restrict_team
@@ -36,7 +36,9 @@ def load_events(request: PageRequest) -> PageView:
     return PageView.make(
         "Events",
         f"scanflow events --type {quote(type)}" if type else "scanflow events",
-        table=build_event_table(newest[:WINDOW]),
+        table=CellTable.make(
+            map(_build_row, newest[:WINDOW]), "No event that the filter lets through.", "scanflow run"
+        ),
         types=sorted({*types, type} - {""}),
         newer=request.build_address(before=None) if before is not None else None,
         older=request.build_address(before=newest[WINDOW - 1].id) if len(newest) > WINDOW else None,
@@ -59,19 +61,14 @@ def load_event(request: PageRequest) -> PageView:
     )
 
 
-def build_event_table(newest: list[Event]) -> CellTable:
-    rows: list[list[Cell]] = [
-        [
-            Moment(event.at),
-            LinkCell(f"{event.id} {event.type}", f"/events/{event.id}"),
-            link_subject(event.subject, event.app),
-            event.app,
-            json.dumps(event.data, ensure_ascii=False) if event.data else None,
-        ]
-        for event in newest
-    ]
-    columns = ("when", "event", "about", "application", "data")
-    return CellTable(columns, rows, "No event that the filter lets through.", "scanflow run")
+def _build_row(event: Event) -> CellRow:
+    return {
+        "when": Moment(event.at),
+        "event": LinkCell(f"{event.id} {event.type}", f"/events/{event.id}"),
+        "about": link_subject(event.subject, event.app),
+        "application": event.app,
+        "data": json.dumps(event.data, ensure_ascii=False) if event.data else None,
+    }
 
 
 def _list_event_links(event: Event) -> list[LinkCell]:

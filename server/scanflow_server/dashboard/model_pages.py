@@ -19,7 +19,7 @@ from scanflow_server.background_reads import Reading
 from scanflow_server.dashboard.action_pages import build_slice_table, read_reason
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
 from scanflow_server.dashboard.overview_page import list_actions, list_services
-from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell, Moment
+from scanflow_server.dashboard.page_cells import CellRow, CellTable, LinkCell, Moment
 from scanflow_server.dashboard.page_windows import WINDOW, TableWindow
 from scanflow_server.dashboard.subject_links import build_action_address
 from scanflow_server.model_decisions import begin_decision
@@ -35,13 +35,11 @@ def load_models(request: PageRequest) -> PageView:
     models: dict[str, list[ModelVersion]] = {} if reading.value is None else reading.value[1]
     rows = [_build_row(name, build_histories(versions, happened, services)) for name, versions in models.items()]
     window = TableWindow.read(request)
-    columns = ("model", "in use", "since", "served by", "versions", "newest", "decided of it")
-    nothing = "No model is registered yet."
     return PageView.make(
         "Models",
         "scanflow models",
         reading=reading,
-        table=CellTable(columns, rows[window.start :][:WINDOW], nothing, "scanflow init tabular"),
+        table=CellTable.make(rows[window.start :][:WINDOW], "No model is registered yet.", "scanflow init tabular"),
         **window.list_neighbours(len(rows) - window.start),
     )
 
@@ -68,18 +66,18 @@ def _read_models(request: PageRequest, happened: Sequence[Event]) -> Reading:
     return reads.get(key, read)
 
 
-def _build_row(name: str, histories: Sequence[VersionHistory]) -> list[Cell]:
+def _build_row(name: str, histories: Sequence[VersionHistory]) -> CellRow:
     used = next((history for history in histories if history.in_use), None)
     newest = histories[0] if histories else None
-    return [
-        LinkCell(name, f"/models/{quote(name, safe='')}"),
-        None if used is None else f"version {used.version}",
-        Moment(None if used is None else used.since),
-        None if used is None else ", ".join(used.services),
-        len(histories),
-        None if newest is None else f"version {newest.version}",
-        None if newest is None else newest.verdict,
-    ]
+    return {
+        "model": LinkCell(name, f"/models/{quote(name, safe='')}"),
+        "in use": None if used is None else f"version {used.version}",
+        "since": Moment(None if used is None else used.since),
+        "served by": None if used is None else ", ".join(used.services),
+        "versions": len(histories),
+        "newest": None if newest is None else f"version {newest.version}",
+        "decided of it": None if newest is None else newest.verdict,
+    }
 
 
 def load_model(request: PageRequest) -> PageView:

@@ -10,7 +10,7 @@ from scanflow.backends.step_schedule import Share
 from scanflow.reports.job_drawings import draw_gantt, draw_node_lanes, draw_run_ranks
 from scanflow_server.control.job_queue import format_share
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageRequest, PageView
-from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell, Moment, StateCell
+from scanflow_server.dashboard.page_cells import CellRow, CellTable, LinkCell, Moment, StateCell
 from scanflow_server.mpi_jobs import explain_queue, list_jobs
 
 _MAX_JOBS: Final = 20
@@ -42,22 +42,21 @@ def load(request: PageRequest) -> PageView:
 def _build_table(
     request: PageRequest, jobs: list[JobTimes], shares: dict[str, Share], waits: dict[str, str]
 ) -> CellTable:
-    columns = ("state", "job", "takes", "ranks", "nodes", "submitted", "waited", "ran", "waits for")
-    rows: list[list[Cell]] = [
-        [
-            StateCell("waiting" if job.run in waits else job.state),
-            LinkCell(f"{job.job} ({job.run})", f"/runs/{job.run}"),
-            format_share(shares[job.run]) if job.run in shares else None,
-            LinkCell(str(job.ranks), request.build_address(run=job.run)) if job.ranks else None,
-            ", ".join(job.nodes),
-            Moment(job.submitted),
-            None if job.began is None else format_duration(job.waiting_s),
-            None if job.ended is None or job.running_s is None else format_duration(job.running_s),
-            waits.get(job.run),
-        ]
+    rows: list[CellRow] = [
+        {
+            "state": StateCell("waiting" if job.run in waits else job.state),
+            "job": LinkCell(f"{job.job} ({job.run})", f"/runs/{job.run}"),
+            "takes": format_share(shares[job.run]) if job.run in shares else None,
+            "ranks": LinkCell(str(job.ranks), request.build_address(run=job.run)) if job.ranks else None,
+            "nodes": ", ".join(job.nodes),
+            "submitted": Moment(job.submitted),
+            "waited": None if job.began is None else format_duration(job.waiting_s),
+            "ran": None if job.ended is None or job.running_s is None else format_duration(job.running_s),
+            "waits for": waits.get(job.run),
+        }
         for job in jobs
     ]
-    return CellTable(columns, rows, "No MPI job has run yet.", "scanflow run app.py:JOB")
+    return CellTable.make(rows, "No MPI job has run yet.", "scanflow run app.py:JOB")
 
 
 SERVED: Final = (DashboardPage(path="/mpi", template="mpi", load=load),)

@@ -16,7 +16,7 @@ from scanflow.reports.loop_events import TYPES
 from scanflow_server.arbiter.why import format_reason
 from scanflow_server.control.agent_controller import describe_agent
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageRequest, PageView
-from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell, Moment, StateCell
+from scanflow_server.dashboard.page_cells import CellRow, CellTable, LinkCell, Moment, StateCell
 from scanflow_server.dashboard.subject_links import build_action_address, build_agent_address, link_models
 from scanflow_server.response_masking import build_text_mask
 from scanflow_server.routes import application_routes, run_routes, service_routes
@@ -51,8 +51,8 @@ def load(request: PageRequest) -> PageView:
         failures=list_failures(runs, services, agents),
         drifts=list_undecided_drifts(drifts, actions, since=request.now - _RECENT_S),
         running=build_run_table(sorted(runs, key=lambda run: run.state != "running"), "No run yet."),
-        services=_build_service_table(services),
-        agents=_build_agent_table(agents),
+        services=CellTable.make(map(_build_service_row, services), "No service yet.", "scanflow deploy"),
+        agents=CellTable.make(map(_build_agent_row, agents), "No agent yet.", "scanflow agents --start"),
         today=build_action_table(select_agents_actions(actions, since=today)),
         reports=[name for name in reports if app in {None, name}],
         choices={name: values for name, values in choices.items() if len(values) > 1},
@@ -105,56 +105,50 @@ def select_agents_actions(actions: Iterable[Action], *, since: float) -> list[Ac
     return [action for action in own if max(action.intent.at, action.began or 0.0) >= since]
 
 
-def build_action_table(actions: Sequence[Action]) -> CellTable:
-    rows: list[list[Cell]] = [
-        [
-            StateCell(action.state),
-            LinkCell(f"{action.intent.primitive} {action.intent.target}", build_action_address(action.id)),
-            describe_changes(action) or None,
-            action.intent.agent,
-            format_reason(action),
-            Moment(action.began or action.intent.at),
-        ]
+def build_action_table(actions: Iterable[Action]) -> CellTable:
+    rows: list[CellRow] = [
+        {
+            "state": StateCell(action.state),
+            "action": LinkCell(f"{action.intent.primitive} {action.intent.target}", build_action_address(action.id)),
+            "changes": describe_changes(action) or None,
+            "by": action.intent.agent,
+            "why": format_reason(action),
+            "when": Moment(action.began or action.intent.at),
+        }
         for action in actions
     ]
-    return CellTable(("state", "action", "changes", "by", "why", "when"), rows, "No action yet.", "scanflow agents")
+    return CellTable.make(rows, "No action yet.", "scanflow agents")
 
 
-def build_run_table(runs: Sequence[RunRecord], empty: str) -> CellTable:
+def build_run_table(runs: Iterable[RunRecord], empty: str) -> CellTable:
     """Return a table of runs; ``empty`` stands for none."""
-    columns = ("state", "run", "workflow", "took", "started")
-    return CellTable(columns, list(map(build_run_row, runs)), empty, "scanflow run")
+    rows = [build_run_row(run, "run", f"/runs/{run.name}") for run in runs]
+    return CellTable.make(rows, empty, "scanflow run")
 
 
-def build_run_row(run: RunRecord) -> list[Cell]:
-    return [
-        StateCell(run.state),
-        LinkCell(run.name, f"/runs/{run.name}"),
-        f"{run.app}: {run.workflow}",
-        None if run.seconds is None else format_duration(run.seconds),
-        Moment(run.created),
-    ]
+def build_run_row(run: RunRecord, column: str, address: str) -> CellRow:
+    """Return a row of a run, whose name leads to an address."""
+    return {
+        "state": StateCell(run.state),
+        column: LinkCell(run.name, address),
+        "workflow": f"{run.app}: {run.workflow}",
+        "took": None if run.seconds is None else format_duration(run.seconds),
+        "started": Moment(run.created),
+    }
 
 
-def _build_service_table(services: Sequence[ServiceRecord]) -> CellTable:
-    rows: list[list[Cell]] = [
-        [
-            StateCell(service.state),
-            LinkCell(service.name, f"/services/{service.name}"),
-            service.app,
-            link_models(service),
-        ]
-        for service in services
-    ]
-    return CellTable(("state", "service", "application", "models"), rows, "No service yet.", "scanflow deploy")
+def _build_service_row(service: ServiceRecord) -> CellRow:
+    return {
+        "state": StateCell(service.state),
+        "service": LinkCell(service.name, f"/services/{service.name}"),
+        "application": service.app,
+        "models": link_models(service),
+    }
 
 
-def _build_agent_table(agents: Sequence[AgentView]) -> CellTable:
-    rows: list[list[Cell]] = [
-        [StateCell(agent.state), LinkCell(agent.full_name, build_agent_address(agent.app, agent.name)), agent.error]
-        for agent in agents
-    ]
-    return CellTable(("state", "agent", "error"), rows, "No agent yet.", "scanflow agents --start")
+def _build_agent_row(agent: AgentView) -> CellRow:
+    link = LinkCell(agent.full_name, build_agent_address(agent.app, agent.name))
+    return {"state": StateCell(agent.state), "agent": link, "error": agent.error}
 
 
 def list_failures(

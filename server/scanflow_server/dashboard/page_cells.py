@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from scanflow.drawing.states import get_state_look
@@ -55,6 +55,9 @@ class FoldedCell(NamedTuple):
 
 Cell: TypeAlias = str | int | float | LinkCell | list[LinkCell] | StateCell | Moment | CommandCell | FoldedCell | None
 
+CellRow: TypeAlias = Mapping[str, Cell]
+"""A row of a table: cells by their columns."""
+
 
 class CellTable(NamedTuple):
     """A table of a page; ``empty`` stands for no rows."""
@@ -64,6 +67,12 @@ class CellTable(NamedTuple):
     empty: str = "None."
     command: str = ""
     """The command that makes the first row, where there is one."""
+
+    @classmethod
+    def make(cls, rows: Iterable[CellRow], empty: str = "None.", command: str = "") -> CellTable:
+        """Return a table of rows that have the same columns."""
+        shown = list(rows)
+        return cls(tuple(shown[0]) if shown else (), [list(row.values()) for row in shown], empty, command)
 
 
 _KINDS: Final[Mapping[type, str]] = {

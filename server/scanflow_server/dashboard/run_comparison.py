@@ -12,7 +12,7 @@ from scanflow.reports.run_differences import list_differences, pair_tasks
 from scanflow_server import run_requests
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageRequest, PageView
 from scanflow_server.dashboard.overview_page import build_run_row
-from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell, Moment, StateCell
+from scanflow_server.dashboard.page_cells import Cell, CellTable, Moment, StateCell
 from scanflow_server.dashboard.page_html import to_json
 from scanflow_server.dashboard.run_downloads import open_run
 from scanflow_server.run_reader import RunReader, format_parameter
@@ -35,14 +35,13 @@ def _build_choices(request: PageRequest, reader: RunReader) -> CellTable:
     """Return the newest other runs of the workflow, to choose from."""
     about: Any = reader.run.model_dump(include={"app", "team", "workflow"})
     records = run_requests.list_runs(request.context, limit=_MAX_CHOICES + 2, **about)
-    rows: list[list[Cell]] = []
-    for record in records:
-        if record.name not in {reader.run.name, request.query.get("with")}:
-            state, _, *rest = build_run_row(record)
-            rows.append([state, LinkCell(record.name, request.build_address(**{"with": record.name})), *rest])
-    columns = ("state", "compare with", "workflow", "took", "started")
+    rows = [
+        build_run_row(record, "compare with", request.build_address(**{"with": record.name}))
+        for record in records
+        if record.name not in {reader.run.name, request.query.get("with")}
+    ]
     empty = f"The workflow has no {'further' if 'with' in request.query else 'other'} run."
-    return CellTable(columns, rows[:_MAX_CHOICES], empty, "scanflow run")
+    return CellTable.make(rows[:_MAX_CHOICES], empty, "scanflow run")
 
 
 def _compare(first: RunReader, second: RunReader) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from scanflow.text.times import round_up_now
 from scanflow_server import run_requests
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
 from scanflow_server.dashboard.overview_page import build_run_table
-from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell, Moment, StateCell
+from scanflow_server.dashboard.page_cells import CellRow, CellTable, LinkCell, Moment, StateCell
 from scanflow_server.dashboard.page_windows import WINDOW, TableWindow
 from scanflow_server.dashboard.run_downloads import open_run
 from scanflow_server.dashboard.task_view import load_task_view
@@ -85,7 +85,9 @@ def load_run(request: PageRequest) -> PageView:
                 (name, count, request.build_address(state=name, start=None))
                 for name, count in Counter(task.state for task in run.tasks).items()
             ],
-            "tasks": _build_task_table(address, tasks[window.start : window.start + WINDOW]),
+            "tasks": CellTable.make(
+                [_build_task_row(task, address(task.task)) for task in tasks[window.start :][:WINDOW]], "No such task."
+            ),
             **window.list_neighbours(len(tasks) - window.start),
             "parameters": _build_parameter_table(reader),
             "steps": reader.steps,
@@ -96,12 +98,12 @@ def load_run(request: PageRequest) -> PageView:
 def _build_parameter_table(reader: RunReader) -> CellTable:
     """Return the parameters, those first that were changed for this run."""
     changed = reader.changed_parameters
-    rows: list[list[Cell]] = [
-        [name, format_parameter(value), "changed" if name in changed else None]
-        for name, value in reader.parameters.items()
+    parameters = sorted(reader.parameters.items(), key=lambda parameter: parameter[0] not in changed)
+    rows: list[CellRow] = [
+        {"parameter": name, "value": format_parameter(value), "for this run": "changed" if name in changed else None}
+        for name, value in parameters[:_MAX_PARAMETERS]
     ]
-    rows.sort(key=lambda row: row[2] is None)
-    return CellTable(("parameter", "value", "for this run"), rows[:_MAX_PARAMETERS], "No step has a parameter.")
+    return CellTable.make(rows, "No step has a parameter.")
 
 
 def _rank_task(task: TaskRecord) -> int:
@@ -127,19 +129,15 @@ def _make_timeline(
     )
 
 
-def _build_task_table(address: Callable[[str], str], tasks: Sequence[TaskRecord]) -> CellTable:
-    rows: list[list[Cell]] = [
-        [
-            StateCell(task.state),
-            LinkCell(task.task, address(task.task)),
-            task.attempts or None,
-            None if task.seconds is None else format_duration(task.seconds),
-            None if task.began is None else Moment(task.began),
-            None if task.failure is None else task.failure.cause or task.failure.summary,
-        ]
-        for task in tasks
-    ]
-    return CellTable(("state", "task", "attempts", "took", "started", "failure"), rows, "No such task.")
+def _build_task_row(task: TaskRecord, address: str) -> CellRow:
+    return {
+        "state": StateCell(task.state),
+        "task": LinkCell(task.task, address),
+        "attempts": task.attempts or None,
+        "took": None if task.seconds is None else format_duration(task.seconds),
+        "started": None if task.began is None else Moment(task.began),
+        "failure": None if task.failure is None else task.failure.cause or task.failure.summary,
+    }
 
 
 def resume(request: PageRequest, _form: Mapping[str, str]) -> str:

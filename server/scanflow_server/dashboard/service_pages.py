@@ -26,7 +26,7 @@ from scanflow_server import service_predictions
 from scanflow_server.bodies import Operation
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
 from scanflow_server.dashboard.overview_page import build_action_table, list_actions, list_services
-from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell, StateCell, format_latency
+from scanflow_server.dashboard.page_cells import CellRow, CellTable, LinkCell, StateCell, format_latency
 from scanflow_server.dashboard.page_html import render
 from scanflow_server.dashboard.subject_links import build_action_address, link_models
 from scanflow_server.progress_events import get_operation, make_operation_view
@@ -44,25 +44,24 @@ SIZE: Final = ("instances", "cores", "affinity")
 
 
 def load_services(request: PageRequest) -> PageView:
-    columns = ("state", "service", "application", "ready", "models", "requests/s", "p95", "error")
-    rows = list(map(_build_row, list_services(request)))
-    table = CellTable(columns, rows, "No service yet.", "scanflow deploy app.py:WORKFLOW")
+    rows = map(_build_row, list_services(request))
+    table = CellTable.make(rows, "No service yet.", "scanflow deploy app.py:WORKFLOW")
     return PageView.make("Services", "scanflow services", table=table, window=f"{WINDOW_S:.0f} s")
 
 
-def _build_row(record: ServiceRecord) -> list[Cell]:
+def _build_row(record: ServiceRecord) -> CellRow:
     rates = [revision.rps for revision in record.revisions if not revision.shadow and revision.rps is not None]
     p95 = [revision.p95_s for revision in record.revisions if not revision.shadow and revision.p95_s is not None]
-    return [
-        StateCell(record.state),
-        LinkCell(record.name, _locate(record.name)),
-        LinkCell(record.app, f"/applications/{quote(record.app, safe='')}"),
-        f"{record.ready} of {record.shape.instances}",
-        link_models(record),
-        f"{sum(rates):.1f}" if rates else None,
-        format_latency(max(p95, default=None)),
-        record.error,
-    ]
+    return {
+        "state": StateCell(record.state),
+        "service": LinkCell(record.name, _locate(record.name)),
+        "application": LinkCell(record.app, f"/applications/{quote(record.app, safe='')}"),
+        "ready": f"{record.ready} of {record.shape.instances}",
+        "models": link_models(record),
+        "requests/s": f"{sum(rates):.1f}" if rates else None,
+        "p95": format_latency(max(p95, default=None)),
+        "error": record.error,
+    }
 
 
 def _locate(name: str) -> str:

@@ -13,13 +13,14 @@ from scanflow.errors import InvalidError
 from scanflow.http.home_token import Role
 from scanflow_server.control.notifications import FAILED, build_targets
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
-from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell, Moment, StateCell
+from scanflow_server.dashboard.page_cells import Cell, CellRow, CellTable, LinkCell, Moment, StateCell
 from scanflow_server.dashboard.page_html import render
 from scanflow_server.dashboard.page_windows import WINDOW, TableWindow
 from scanflow_server.request_problems import format_errors
 from scanflow_server.routes import audit_routes, token_routes
 from scanflow_server.routes.token_routes import TokenBody, describe_token, make_named_token
 from scanflow_server.store import application_store, event_store, usage, webhook_positions
+from scanflow_server.store.audit_store import AuditEntry
 from scanflow_server.store.token_store import HOME, TokenRow
 from scanflow_server.token_roles import ACTIVITIES, PERMISSIONS
 
@@ -59,7 +60,7 @@ def _format_team(team: str | None) -> str:
 
 
 def _build_webhook_table(request: PageRequest) -> CellTable:
-    rows: list[list[Cell]] = []
+    rows: list[CellRow] = []
     with request.context.store.read() as connection:
         for row in application_store.list_all(connection, team=request.caller.team):
             targets = build_targets(row)
@@ -69,18 +70,17 @@ def _build_webhook_table(request: PageRequest) -> CellTable:
             for target in targets:
                 event = webhook_positions.find_position(connection, target.key)
                 rows.append(
-                    [
-                        LinkCell(row.name, f"/applications/{quote(row.name, safe='')}"),
-                        row.team,
-                        mask_webhook(target.webhook.url),
-                        ", ".join(target.webhook.on),
-                        "yes" if target.webhook.secret else "no",
-                        event,
-                        failed,
-                    ]
+                    {
+                        "application": LinkCell(row.name, f"/applications/{quote(row.name, safe='')}"),
+                        "team": row.team,
+                        "to": mask_webhook(target.webhook.url),
+                        "on": ", ".join(target.webhook.on),
+                        "signed": "yes" if target.webhook.secret else "no",
+                        "sent until event": event,
+                        "last failure": failed,
+                    }
                 )
-    columns = ("application", "team", "to", "on", "signed", "sent until event", "last failure")
-    return CellTable(columns, rows, "No application has a webhook: sf.Application(notify=[sf.Webhook(url=…)]).")
+    return CellTable.make(rows, "No application has a webhook: sf.Application(notify=[sf.Webhook(url=…)]).")
 
 
 def mask_webhook(url: str) -> str:
@@ -160,27 +160,26 @@ def load_audit(request: PageRequest) -> PageView:
         request.context, caller, limit=WINDOW + 1, who=query.get("who") or None,
         refused=query.get("answers") == "refused", before=before,
     )  # fmt: skip
-    rows: list[list[Cell]] = [
-        [
-            StateCell("refused" if entry.status >= 400 else "succeeded"),
-            Moment(entry.at),
-            entry.who or "nobody",
-            " of ".join(filter(None, [entry.role, entry.team])),
-            entry.address,
-            f"{entry.method} {entry.path}",
-            entry.what,
-        ]
-        for entry in entries[:WINDOW]
-    ]
-    columns = ("answer", "when", "who", "role", "from", "request", "about")
     return PageView.make(
         "Audit log",
         "scanflow audit",
         is_admin=True,
-        table=CellTable(columns, rows, "Nothing that the filter lets through."),
+        table=CellTable.make(map(_build_entry_row, entries[:WINDOW]), "Nothing that the filter lets through."),
         newer=request.build_address(before=None) if before is not None else None,
         older=request.build_address(before=entries[WINDOW - 1].id) if len(entries) > WINDOW else None,
     )
+
+
+def _build_entry_row(entry: AuditEntry) -> CellRow:
+    return {
+        "answer": StateCell("refused" if entry.status >= 400 else "succeeded"),
+        "when": Moment(entry.at),
+        "who": entry.who or "nobody",
+        "role": " of ".join(filter(None, [entry.role, entry.team])),
+        "from": entry.address,
+        "request": f"{entry.method} {entry.path}",
+        "about": entry.what,
+    }
 
 
 SERVED: Final = (

@@ -11,7 +11,7 @@ from scanflow.reports.search_drawings import draw_search_cuts, draw_search_front
 from scanflow.tuning.candidates import describe
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageRequest, PageView
 from scanflow_server.dashboard.overview_page import list_services
-from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell, Moment, StateCell
+from scanflow_server.dashboard.page_cells import CellRow, CellTable, LinkCell, Moment, StateCell
 from scanflow_server.dashboard.service_pages import SIZE
 from scanflow_server.routes import application_routes
 from scanflow_server.server_context import ServerContext
@@ -31,9 +31,8 @@ def load_searches(request: PageRequest) -> PageView:
     reading = context.background_reads.get(
         key, lambda: list_searches(context, applications), is_opened=not request.is_live
     )
-    table = CellTable(
-        ("state", "search", "service", "for", "cores", "best", "better by", "trials", "when"),
-        list(map(_build_row, (reading.value or [])[:_MAX_ROWS])),
+    table = CellTable.make(
+        map(_build_row, (reading.value or [])[:_MAX_ROWS]),
         "No search is logged of the applications that this server knows.",
         "scanflow tune NAME",
     )
@@ -46,20 +45,21 @@ def _list_applications(request: PageRequest) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(stored | {(record.app, record.team) for record in list_services(request)}))
 
 
-def _build_row(run: TrackedRun) -> list[Cell]:
+def _build_row(run: TrackedRun) -> CellRow:
     get, ratio = run.params.get, run.metrics.get("ratio")
     service = get("service", "")
-    return [
-        StateCell(_STATES.get(run.status, run.status)),
-        LinkCell(run.name, f"/tuning/{quote(run.run_id, safe='')}"),
-        LinkCell(service, f"/services/{quote(service, safe='')}") if service else None,
-        get("goal", ""),
-        get("cores", ""),
-        f"{get('best.instances', '?')} × {get('best.cores', '?').removesuffix('.0')}, {get('best.affinity', '?')}",
-        None if ratio is None else f"{ratio:.2f}×",
-        f"{run.metrics.get('trials', 0):.0f}",
-        Moment(run.started_at.timestamp()),
-    ]
+    instances, cores, affinity = (get(f"best.{name}", "?") for name in SIZE)
+    return {
+        "state": StateCell(_STATES.get(run.status, run.status)),
+        "search": LinkCell(run.name, f"/tuning/{quote(run.run_id, safe='')}"),
+        "service": LinkCell(service, f"/services/{quote(service, safe='')}") if service else None,
+        "for": get("goal", ""),
+        "cores": get("cores", ""),
+        "best": f"{instances} × {cores.removesuffix('.0')}, {affinity}",
+        "better by": None if ratio is None else f"{ratio:.2f}×",
+        "trials": f"{run.metrics.get('trials', 0):.0f}",
+        "when": Moment(run.started_at.timestamp()),
+    }
 
 
 def load_one(request: PageRequest) -> PageView:

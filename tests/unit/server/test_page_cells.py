@@ -16,3 +16,9 @@ def test_a_column_is_left_out_where_no_row_has_a_value() -> None:
 def test_a_page_shows_the_other_columns() -> None:
     page = render_evil_page("services", table=CellTable(("service", "error"), [["digits", None]]), window="60 s")
     assert ('<th scope="col">service</th>' in page, 'data-label="error"' in page) == (True, False)
+
+
+def test_a_table_has_the_columns_of_its_rows_in_their_order() -> None:
+    table = CellTable.make([{"run": "a", "took": None}, {"run": "b", "took": "1 s"}], "No run.", "scanflow run")
+    assert table == CellTable(("run", "took"), [["a", None], ["b", "1 s"]], "No run.", "scanflow run")
+    assert CellTable.make([], "No run.") == CellTable((), [], "No run.")
