@@ -22,7 +22,7 @@ from scanflow.reports.report_data import Kind, LoopEvent, ModelUse, RequestCount
 from scanflow.reports.tracker_links import TrackerLinks
 from scanflow_client.formatting.screen_html import render_screen
 from scanflow_client.formatting.text_table import Table
-from scanflow_server.dashboard.page_cells import CellTable, CommandCell, LinkCell, StateCell
+from scanflow_server.dashboard.page_cells import CellTable, LinkCell, StateCell
 from scanflow_server.dashboard.page_html import render, render_problem
 from scanflow_server.dashboard.page_times import TimeFormatter
 from scanflow_server.store.label_store import Label, Vote
@@ -86,7 +86,7 @@ def render_evil_report() -> str:
     )
 
 
-TABLE = CellTable((EVIL,), [[cell] for cell in (EVIL, LinkCell(EVIL, EVIL), StateCell(EVIL), CommandCell(EVIL))])
+TABLE = CellTable((EVIL,), [[cell] for cell in (EVIL, LinkCell(EVIL, EVIL), StateCell(EVIL))])
 CHOICES = {name: [EVIL, "b"] for name in ("app", "team")}
 EMPTY = CellTable((), [], EVIL, EVIL)
 
@@ -149,19 +149,19 @@ def render_evil_tokens() -> str:
         pytest.param(lambda: render_screen([EVIL, Table([EVIL], [[EVIL]]), EVIL, f" {EVIL}"]), 5, 0, id="screen"),
         pytest.param(lambda: render_screen([EVIL], links={EVIL: EVIL}), 1, 1, id="link"),
         pytest.param(render_evil_report, 48, 3, id="report"),
-        pytest.param(render_evil_overview, 30, 14, id="overview"),
+        pytest.param(render_evil_overview, 27, 11, id="overview"),
         pytest.param(
-            lambda: render_evil_page("runs", table=TABLE, choices=CHOICES, newer=EVIL, older=EVIL), 8, 10, id="runs"
+            lambda: render_evil_page("runs", table=TABLE, choices=CHOICES, newer=EVIL, older=EVIL), 7, 9, id="runs"
         ),
         pytest.param(
             lambda: render_evil_page("page_problem", problem=EVIL, section_text=EVIL), 4, 2, id="problem of a page"
         ),
         pytest.param(lambda: render_evil_sample(row={EVIL: EVIL}), 14, 15, id="row"),
         pytest.param(render_evil_sample, 13, 16, id="picture"),
-        pytest.param(render_evil_settings, 16, 4, id="settings"),
+        pytest.param(render_evil_settings, 14, 2, id="settings"),
         pytest.param(render_evil_tokens, 9, 5, id="tokens"),
         pytest.param(
-            lambda: render_evil_page("audit", is_admin=True, table=TABLE, newer=EVIL, older=EVIL), 8, 10, id="audit"
+            lambda: render_evil_page("audit", is_admin=True, table=TABLE, newer=EVIL, older=EVIL), 7, 9, id="audit"
         ),
         pytest.param(lambda: render_problem(EVIL, EVIL, EVIL, EVIL), 3, 1, id="error"),
         pytest.param(lambda: render_frame(EVIL, Markup(EVIL)), 0, 2, id="frame"),

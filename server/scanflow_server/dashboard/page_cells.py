@@ -38,12 +38,6 @@ class Moment(NamedTuple):
     at: float | None
 
 
-class CommandCell(NamedTuple):
-    """A command line, to copy."""
-
-    text: str
-
-
 class FoldedCell(NamedTuple):
     """A line, and a longer text below it that is folded until it is wanted."""
 
@@ -53,7 +47,7 @@ class FoldedCell(NamedTuple):
     """Of the element, unique on its page: it stays open when the page changes."""
 
 
-Cell: TypeAlias = str | int | float | LinkCell | list[LinkCell] | StateCell | Moment | CommandCell | FoldedCell | None
+Cell: TypeAlias = str | int | float | LinkCell | list[LinkCell] | StateCell | Moment | FoldedCell | None
 
 CellRow: TypeAlias = Mapping[str, Cell]
 """A row of a table: cells by their columns."""
@@ -80,7 +74,6 @@ _KINDS: Final[Mapping[type, str]] = {
     list: "links",
     StateCell: "state",
     Moment: "time",
-    CommandCell: "command",
     FoldedCell: "folded",
 }
 
