@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from starlette.concurrency import run_in_threadpool
@@ -13,13 +12,7 @@ from starlette.routing import Route
 from scanflow.http.security import ANY_HOST, refuse_request
 from scanflow_server.audit import BY_CODE, WHAT
 from scanflow_server.dashboard import page_html
-from scanflow_server.dashboard.page_requests import (
-    check_next,
-    make_page_response,
-    read_form,
-    redirect,
-    set_session_cookie,
-)
+from scanflow_server.dashboard.page_requests import check_next, make_page_response, read_form, redirect
 from scanflow_server.dashboard.sign_in_pages import make_signed_in_page
 from scanflow_server.page_sessions import SESSION_S, CodeOwner, NewSession, Sessions, get_cookie_name, read_session
 from scanflow_server.server_context import ServerContext
@@ -36,13 +29,12 @@ class LoginPages:
 
     def __init__(self, context: ServerContext, sessions: Sessions, *, provider: str) -> None:
         self._context, self._sessions, self._provider = context, sessions, provider
-        handlers: tuple[tuple[str, str, Callable[[Request], object]], ...] = (
-            (LOGIN, "GET", self._show),
-            (LOGIN, "POST", self._log_in),
-            (BY_CODE, "POST", self._log_in_by_code),
-            (LOGOUT, "POST", self._log_out),
-        )
-        self.routes = [Route(path, handler, methods=[method]) for path, method, handler in handlers]
+        self.routes = [
+            Route(LOGIN, self._show, methods=["GET"]),
+            Route(LOGIN, self._log_in, methods=["POST"]),
+            Route(BY_CODE, self._log_in_by_code, methods=["POST"]),
+            Route(LOGOUT, self._log_out, methods=["POST"]),
+        ]
 
     async def _show(self, request: Request) -> Response:
         return self._make_page(check_next(request.query_params.get("next", "")))
@@ -87,9 +79,9 @@ class LoginPages:
 
     def _enter(self, request: Request, caller: TokenHolder, session: NewSession, after: str) -> Response:
         request.state.caller = caller
-        answer = make_signed_in_page(caller.name, session, after)
-        set_session_cookie(answer, session.id, request, self._context.settings, lifetime_s=SESSION_S)
-        return answer
+        return make_signed_in_page(
+            request, self._context.settings, session, lifetime_s=SESSION_S, person=caller.name, after=after
+        )
 
     async def _log_out(self, request: Request) -> Response:
         token_hash = await self._sessions.end(read_session(request))

@@ -14,7 +14,6 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from scanflow.http.body_limits import SEND_LESS, read_body
 from scanflow.http.security import is_loopback_host
 from scanflow_server.dashboard.page_html import get_headers
-from scanflow_server.page_sessions import get_cookie_name
 from scanflow_server.server_settings import ServerSettings
 
 _NEXT: Final = re.compile(r"/(?![/\\])[!-\[\]-~]{0,500}")
@@ -38,15 +37,6 @@ def is_private(request: Request, settings: ServerSettings) -> bool:
     """Return whether the browser speaks TLS, with this server or with the proxy before it."""
     is_behind = settings.behind_proxy and not is_loopback_host(request.url.hostname or "")
     return request.url.scheme == "https" or is_behind
-
-
-def set_session_cookie(
-    response: Response, session: str, request: Request, settings: ServerSettings, *, lifetime_s: float
-) -> None:
-    response.set_cookie(
-        get_cookie_name(request), session, max_age=int(lifetime_s), httponly=True, samesite="strict",
-        secure=is_private(request, settings),
-    )  # fmt: skip
 
 
 async def read_form(request: Request) -> dict[str, str]:

@@ -14,15 +14,10 @@ from scanflow.errors import ScanflowError
 from scanflow.http.problems import build_problem
 from scanflow_server.audit import CALLBACK, WHAT
 from scanflow_server.dashboard import page_html
-from scanflow_server.dashboard.page_requests import (
-    check_next,
-    is_private,
-    make_page_response,
-    redirect,
-    set_session_cookie,
-)
-from scanflow_server.page_sessions import NewSession, Sessions
+from scanflow_server.dashboard.page_requests import check_next, is_private, make_page_response, redirect
+from scanflow_server.page_sessions import NewSession, Sessions, get_cookie_name
 from scanflow_server.server_context import ServerContext
+from scanflow_server.server_settings import ServerSettings
 from scanflow_server.sign_in import LIFETIME_S, Person, SignIn
 
 PATH: Final = "/login/oidc"
@@ -74,9 +69,9 @@ class SignInPages:
         session = await self._sessions.begin(token, lifetime_s, is_own=True)
         assert session is not None
         # A redirect would still be the provider's to the browser, which then leaves out the cookie that is Strict.
-        answer = make_signed_in_page(person.holder.name, session, after)
-        set_session_cookie(answer, session.id, request, self._context.settings, lifetime_s=lifetime_s)
-        return answer
+        return make_signed_in_page(
+            request, self._context.settings, session, lifetime_s=lifetime_s, person=person.holder.name, after=after
+        )
 
     async def _make_token(self, request: Request, person: Person, _after: str) -> Response:
         row, token = await run_in_threadpool(
@@ -94,10 +89,16 @@ class SignInPages:
         return f"{'https' if is_private(request, self._context.settings) else 'http'}://{request.url.netloc}"
 
 
-def make_signed_in_page(person: str, session: NewSession, after: str) -> Response:
-    """Return the page after a login, which keeps the session's key in the browser and goes on to another page."""
+def make_signed_in_page(
+    request: Request, settings: ServerSettings, session: NewSession, *, lifetime_s: float, **shown: str
+) -> Response:
+    """Return the page after a login of a ``person``, with the session's cookie. It keeps the session's key in the
+    browser and goes on to the page ``after``."""
     nonce = secrets.token_urlsafe(16)
-    page = page_html.render(
-        "signed_in", title="Signed in", person=person, after=after, session_key=session.key, nonce=nonce
-    )
-    return make_page_response(page, headers=page_html.make_scripted_headers(nonce))
+    page = page_html.render("signed_in", title="Signed in", session_key=session.key, nonce=nonce, **shown)
+    answer = make_page_response(page, headers=page_html.make_scripted_headers(nonce))
+    answer.set_cookie(
+        get_cookie_name(request), session.id, max_age=int(lifetime_s), httponly=True, samesite="strict",
+        secure=is_private(request, settings),
+    )  # fmt: skip
+    return answer
