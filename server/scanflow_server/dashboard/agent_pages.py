@@ -25,12 +25,11 @@ from scanflow.reports.loop_events import LOOP_TYPES, select_loop_events
 from scanflow_server.bodies import AppBody
 from scanflow_server.control.agent_controller import describe_agent, fetch_journal
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
-from scanflow_server.dashboard.overview_page import build_action_table, list_actions, list_agents
+from scanflow_server.dashboard.overview_page import build_action_table, list_actions, list_agents, list_events
 from scanflow_server.dashboard.page_cells import CellRow, CellTable, FoldedCell, LinkCell, Moment, StateCell
 from scanflow_server.dashboard.subject_links import build_action_address, build_agent_address
 from scanflow_server.routes import agent_routes
 from scanflow_server.scope import get_agent
-from scanflow_server.store import event_store
 from scanflow_server.store.agent_store import AgentRow
 from scanflow_server.store.secret_store import load_masker
 
@@ -49,10 +48,7 @@ _DUE: Final = re.compile(r"(?:interval|cron|date):(\d{4}-[\d:T.-]+Z)$")
 def load_agents(request: PageRequest) -> PageView:
     app, views = request.query.get("app") or None, list_agents(request)
     shown = [view for view in views if app in {None, view.app}]
-    with request.context.store.read() as connection:
-        newest = event_store.list_newest(
-            connection, type=LOOP_TYPES, app=app, team=request.caller.team, limit=MAX_EVENTS
-        )
+    newest = list_events(request, type=LOOP_TYPES, app=app, limit=MAX_EVENTS)
     apps, loops = sorted({view.app for view in views}), select_loop_events(newest)
     return PageView.make(
         "Agents",
@@ -83,10 +79,8 @@ def load_agent(request: PageRequest) -> PageView:
     row = _get_row(request)
     view, before = describe_agent(request.context, row), request.query.get("before", "")
     actions = list_actions(request, app=row.app, team=row.team, agent=row.name, limit=_MAX_ACTIONS)
-    with request.context.store.read() as connection:
-        happened = event_store.list_newest(
-            connection, type=["sample"], app=row.app, team=row.team, subject=f"agent/{row.name}", limit=MAX_EVENTS
-        )
+    about: Any = {"app": row.app, "team": row.team, "subject": f"agent/{row.name}"}
+    happened = list_events(request, type=["sample"], limit=MAX_EVENTS, **about)
     samples = list(_parse_samples(row.name, happened))
     number = int(before) if before.isascii() and before.isdecimal() else _MAX_NUMBER
     journal, no_journal = list[dict[str, Any]](), ""

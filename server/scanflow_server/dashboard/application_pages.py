@@ -13,6 +13,7 @@ from scanflow.app.application_drawing import Part, PartLink, draw_application
 from scanflow.app.application_files import dump_document, load_document
 from scanflow.app.quantities import format_count
 from scanflow.app.workflow import Workflow
+from scanflow.backends.service_records import ServiceRecord
 from scanflow.deployer import RunRequest
 from scanflow.deployer.embedded import DEFAULT
 from scanflow.drawing.graph_boxes import NodeKind
@@ -22,13 +23,13 @@ from scanflow.text.masking import Masker, mask_place
 from scanflow_server import run_requests
 from scanflow_server.bodies import ApplicationView
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
-from scanflow_server.dashboard.overview_page import list_agents, list_services, matches
+from scanflow_server.dashboard.overview_page import list_agents, list_events, list_services
 from scanflow_server.dashboard.page_cells import Cell, CellRow, CellTable, LinkCell, Moment, StateCell
 from scanflow_server.dashboard.run_pages import read_texts
 from scanflow_server.dashboard.subject_links import build_agent_address
 from scanflow_server.routes import application_routes
 from scanflow_server.scope import restrict_team
-from scanflow_server.store import agent_store, event_store
+from scanflow_server.store import agent_store
 
 _CHANGED: Final[Mapping[str, NodeKind]] = {"workflow": "workflow", "service": "service"}
 """What strategies may change of what is drawn, by the kind of a target."""
@@ -54,10 +55,12 @@ def _build_row(view: ApplicationView) -> CellRow:
 def load_application(request: PageRequest) -> PageView:
     team = request.query.get("team") or None
     app, view = _load_definition(request, request.parameters["app"], team)
-    services = [service for service in list_services(request) if matches(service, app.name, app.team)]
-    agents = [agent for agent in list_agents(request) if matches(agent, app.name, app.team)]
-    states = {Part("service", service.name): str(service.state) for service in services}
-    states |= {Part("agent", agent.name): str(agent.state) for agent in agents}
+    agents = list_agents(request, app=app.name, team=app.team)
+    deployed: dict[Part, AgentView | ServiceRecord] = {
+        **{Part("service", record.name): record for record in list_services(request, app=app.name, team=app.team)},
+        **{Part("agent", agent.name): agent for agent in agents},
+    }
+    states = {part: str(own.state) for part, own in deployed.items()}
     links = [link for agent in agents for link in _list_requests(request, agent)]
     rows: list[list[Cell]] = []
     addresses = {Part("agent", agent.name): build_agent_address(app.name, agent.name) for agent in app.agents}
@@ -72,17 +75,13 @@ def load_application(request: PageRequest) -> PageView:
         app.name,
         "scanflow status",
         app=app,
-        has_report=_has_report(request, app),
+        has_report=bool(list_events(request, type=TYPES, app=app.name, limit=1)),  # as /reports has it
         view=view,
         graph=lambda width: draw_application(app, states=states, addresses=addresses, links=links, width=width),
         workflows=CellTable(("workflow", "type", "size", "last run", "state", "started"), rows, "No workflow."),
         batches=[workflow.name for workflow in app.workflows if view is not None and workflow.type != "online"],
-        parts=CellTable(
-            ("state", "service or agent", "error"),
-            [
-                *(_build_part_row(addresses, Part("service", own.name), own.state, own.error) for own in services),
-                *(_build_part_row(addresses, Part("agent", own.name), own.state, own.error) for own in agents),
-            ],
+        parts=CellTable.make(
+            [_build_part_row(part.name, addresses.get(part, "/"), own) for part, own in deployed.items()],
             "No service of it is deployed, and no agent runs.",
             "scanflow deploy",
         ),
@@ -116,12 +115,6 @@ def _list_requests(request: PageRequest, agent: AgentView) -> Iterator[PartLink]
                 yield PartLink(Part("agent", agent.name), Part(_CHANGED[kind], name), tooltip=tooltip)
 
 
-def _has_report(request: PageRequest, app: Application) -> bool:
-    """Return whether there is a report of what its agents did, as ``/reports`` has it."""
-    with request.context.store.read() as connection:
-        return bool(event_store.list_newest(connection, type=TYPES, app=app.name, team=request.caller.team, limit=1))
-
-
 def _build_workflow_row(request: PageRequest, app: Application, workflow: Workflow) -> tuple[list[Cell], str]:
     """Return a row with the last run of a workflow, and the address of that run; of all its runs, if there is none."""
     about: Any = {"app": app.name, "team": app.team, "workflow": workflow.name}
@@ -133,8 +126,8 @@ def _build_workflow_row(request: PageRequest, app: Application, workflow: Workfl
     return [*row, LinkCell(runs[0].name, address), StateCell(runs[0].state), Moment(runs[0].created)], address
 
 
-def _build_part_row(addresses: Mapping[Part, str], part: Part, state: str, error: str | None) -> list[Cell]:
-    return [StateCell(state), LinkCell(part.name, addresses.get(part, "/")), error]
+def _build_part_row(name: str, address: str, own: AgentView | ServiceRecord) -> CellRow:
+    return {"state": StateCell(own.state), "service or agent": LinkCell(name, address), "error": own.error}
 
 
 def _build_environment_table(request: PageRequest, app: Application) -> CellTable:

@@ -18,19 +18,18 @@ from scanflow.reports.sections import draw_history
 from scanflow_server.background_reads import Reading
 from scanflow_server.dashboard.action_pages import build_slice_table, read_reason
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
-from scanflow_server.dashboard.overview_page import list_actions, list_services
+from scanflow_server.dashboard.overview_page import list_actions, list_events, list_services
 from scanflow_server.dashboard.page_cells import CellRow, CellTable, LinkCell, Moment
 from scanflow_server.dashboard.page_windows import WINDOW, TableWindow
 from scanflow_server.dashboard.subject_links import build_action_address
 from scanflow_server.model_decisions import begin_decision
-from scanflow_server.store import event_store
 from scanflow_server.tuning_runs import open_tracker
 
 _MAX_EVENTS, _MAX_MODELS = 1_000, 500
 
 
 def load_models(request: PageRequest) -> PageView:
-    happened = _list_events(request)
+    happened = list_events(request, type=TYPES, limit=_MAX_EVENTS)
     reading, services = _read_models(request, happened), list_services(request)
     models: dict[str, list[ModelVersion]] = {} if reading.value is None else reading.value[1]
     rows = [_build_row(name, build_histories(versions, happened, services)) for name, versions in models.items()]
@@ -42,11 +41,6 @@ def load_models(request: PageRequest) -> PageView:
         table=CellTable.make(rows[window.start :][:WINDOW], "No model is registered yet.", "scanflow init tabular"),
         **window.list_neighbours(len(rows) - window.start),
     )
-
-
-def _list_events(request: PageRequest) -> list[Event]:
-    with request.context.store.read() as connection:
-        return event_store.list_newest(connection, type=TYPES, team=request.caller.team, limit=_MAX_EVENTS)
 
 
 def _read_models(request: PageRequest, happened: Sequence[Event]) -> Reading:
@@ -81,7 +75,8 @@ def _build_row(name: str, histories: Sequence[VersionHistory]) -> CellRow:
 
 
 def load_model(request: PageRequest) -> PageView:
-    name, happened, window = request.parameters["model"], _list_events(request), TableWindow.read(request)
+    name, window = request.parameters["model"], TableWindow.read(request)
+    happened = list_events(request, type=TYPES, limit=_MAX_EVENTS)
     reading = _read_models(request, happened)
     models: Mapping[str, list[ModelVersion]] = {} if reading.value is None else reading.value[1]
     if not (name in models or reading.is_loading or reading.problem):

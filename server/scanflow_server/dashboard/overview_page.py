@@ -33,15 +33,14 @@ _RECENT_S: Final = 7 * 86400.0
 def load(request: PageRequest) -> PageView:
     app, team = request.query.get("app") or None, restrict_team(request.caller, request.query.get("team") or None)
     runs = run_routes.runs(request.context, request.caller, app=app, team=team, workflow=None, limit=_MAX_RUNS)
-    services = [service for service in list_services(request) if matches(service, app, team)]
-    agents = [agent for agent in list_agents(request) if matches(agent, app, team)]
+    services, agents = list_services(request, app=app, team=team), list_agents(request, app=app, team=team)
     actions = list_actions(request, app=app, team=team)
     today = datetime.fromtimestamp(request.now, request.zone).replace(hour=0, minute=0, second=0).timestamp()
     applications = application_routes.applications(request.context, request.caller)
     choices = {"app": sorted({row.name for row in applications}), "team": sorted({row.team for row in applications})}
+    drifts = list_events(request, type=["drift.found"], app=app, team=team, limit=_MAX_ACTIONS)
     with request.context.store.read() as connection:
         labels = label_store.count_waiting(connection, own=team)
-        drifts = event_store.list_newest(connection, type=["drift.found"], app=app, team=team, limit=_MAX_ACTIONS)
         reports = event_store.list_apps(connection, type=TYPES, team=team)
     return PageView.make(
         "Overview",
@@ -60,21 +59,19 @@ def load(request: PageRequest) -> PageView:
     )
 
 
-def matches(record: AgentView | ServiceRecord, app: str | None, team: str | None) -> bool:
-    return app in {None, record.app} and team in {None, record.team}
-
-
-def list_services(request: PageRequest) -> list[ServiceRecord]:
+def list_services(request: PageRequest, *, app: str | None = None, team: str | None = None) -> list[ServiceRecord]:
     try:
-        return service_routes.services(request.context, request.caller)
+        services = service_routes.services(request.context, request.caller)
     except UnsupportedError:  # the backend has no services
         return []
+    return [service for service in services if app in {None, service.app} and team in {None, service.team}]
 
 
-def list_agents(request: PageRequest) -> list[AgentView]:
+def list_agents(request: PageRequest, *, app: str | None = None, team: str | None = None) -> list[AgentView]:
     with request.context.store.read() as connection:
-        rows = agent_store.list_all(connection)
-    return [describe_agent(request.context, row) for row in rows if request.caller.can_see(row.team)]
+        rows = [row for row in agent_store.list_all(connection) if request.caller.can_see(row.team)]
+    shown = [row for row in rows if app in {None, row.app} and team in {None, row.team}]
+    return [describe_agent(request.context, row) for row in shown]
 
 
 def list_actions(
@@ -87,9 +84,14 @@ def list_actions(
         return intent_store.list_actions(connection, limit=limit, offset=offset, mask=mask, **about)
 
 
-def is_waiting(action: Action) -> bool:
-    """Return whether an action waits for a person's approval."""
-    return action.state == "pending" and action.decision.verdict == "approve"
+def list_events(
+    request: PageRequest, *, type: Sequence[str], limit: int, app: str | None = None, team: str | None = None,
+    subject: str | None = None,
+) -> list[Event]:  # fmt: skip
+    """Return the newest events of these types that the caller may see, the oldest of them first."""
+    own = restrict_team(request.caller, team)
+    with request.context.store.read() as connection:
+        return event_store.list_newest(connection, type=type, app=app, team=own, subject=subject, limit=limit)
 
 
 def list_undecided_drifts(drifts: Iterable[Event], actions: Sequence[Action], *, since: float) -> list[Event]:

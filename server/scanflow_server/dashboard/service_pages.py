@@ -25,7 +25,7 @@ from scanflow.text.printable import make_log_printable
 from scanflow_server import service_predictions
 from scanflow_server.bodies import Operation
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
-from scanflow_server.dashboard.overview_page import build_action_table, list_actions, list_services
+from scanflow_server.dashboard.overview_page import build_action_table, list_actions, list_events, list_services
 from scanflow_server.dashboard.page_cells import CellRow, CellTable, LinkCell, StateCell, format_latency
 from scanflow_server.dashboard.page_html import render
 from scanflow_server.dashboard.subject_links import build_action_address, link_models
@@ -33,7 +33,7 @@ from scanflow_server.progress_events import get_operation, make_operation_view
 from scanflow_server.routes import service_routes
 from scanflow_server.scope import check_own_service
 from scanflow_server.service_history import INTERVAL_S
-from scanflow_server.store import application_store, event_store
+from scanflow_server.store import application_store
 
 _LOG_BYTES: Final = 64 * 1024
 _MAX_CHANGES: Final = 20
@@ -116,8 +116,7 @@ def _plan_load_drawing(
         for action in actions
         if action.began is not None
     ]
-    with request.context.store.read() as connection:
-        events = event_store.list_newest(connection, type=TYPES, app=record.app, team=record.team, limit=_MAX_EVENTS)
+    events = list_events(request, type=TYPES, app=record.app, team=record.team, limit=_MAX_EVENTS)
     periods = list_unready_periods(events, record.name)
     if len(samples) < 2:
         return None
