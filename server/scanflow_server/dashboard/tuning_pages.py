@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 from urllib.parse import quote
 
 from scanflow.knowledge.knowledge_records import TrackedRun
@@ -14,14 +14,10 @@ from scanflow_server.dashboard.overview_page import list_services
 from scanflow_server.dashboard.page_cells import CellRow, CellTable, LinkCell, Moment, StateCell
 from scanflow_server.dashboard.service_pages import SIZE
 from scanflow_server.routes import application_routes
-from scanflow_server.server_context import ServerContext
 from scanflow_server.tuning_runs import Search, list_searches, load_search
 
 _MAX_ROWS: Final = 50
 _WIDTHS: Final = (960, 350)
-_Applications: TypeAlias = tuple[tuple[str, str], ...]
-"""Names, each with its team."""
-
 _STATES: Final = {"finished": "succeeded"}
 
 
@@ -40,7 +36,8 @@ def load_searches(request: PageRequest) -> PageView:
 
 
 def _list_applications(request: PageRequest) -> tuple[tuple[str, str], ...]:
-    """Return the stored applications, and those of which a service is deployed: it was perhaps without this server."""
+    """Return the stored applications, each with its team, and those of which a service is deployed: it was perhaps
+    without this server."""
     stored = {(row.name, row.team) for row in application_routes.applications(request.context, request.caller)}
     return tuple(sorted(stored | {(record.app, record.team) for record in list_services(request)}))
 
@@ -65,7 +62,7 @@ def _build_row(run: TrackedRun) -> CellRow:
 def load_one(request: PageRequest) -> PageView:
     id, applications, context = request.parameters["id"], _list_applications(request), request.context
     key = ("tuning", request.caller.team, applications, id)
-    reading = context.background_reads.get(key, lambda: read_search(context, id, applications))
+    reading = context.background_reads.get(key, lambda: describe_search(load_search(context, id, applications)))
     if reading.problem is not None:
         raise reading.problem
     shown: Mapping[str, Any] = reading.value or {"service": "NAME"}
@@ -74,13 +71,8 @@ def load_one(request: PageRequest) -> PageView:
     return PageView.make(title, f"scanflow tune {shown['service']}", reading=reading, mlflow=mlflow, **shown)
 
 
-def read_search(context: ServerContext, id: str, applications: _Applications) -> Mapping[str, Any]:
-    """Return what a page shows of a search, drawn once."""
-    return describe_search(load_search(context, id, applications))
-
-
 def describe_search(search: Search) -> Mapping[str, Any]:
-    """Return what a page shows of a search. Pure."""
+    """Return what a page shows of a search, drawn once. Pure."""
     result, service, winner = search.result, search.service, search.result.winner
     frontier = {width: draw_search_frontier(service, result, width=width) for width in _WIDTHS}
     cuts = {width: draw_search_cuts(service, result, cores=search.cores, width=width) for width in _WIDTHS}
