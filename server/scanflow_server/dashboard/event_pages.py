@@ -73,9 +73,7 @@ def _build_row(event: Event) -> CellRow:
 
 def _list_event_links(event: Event) -> list[LinkCell]:
     is_of_action = event.type == "intent" or event.type.startswith("action.")
-    is_of_run = event.type == "run.started"  # its "action" is run, resume or spin
-    data = {name: value for name, value in event.data.items() if not (is_of_run and name == "action")}
-    return list_links(event.app, data, {"action": event.data.get("id")} if is_of_action else {})
+    return list_links(event.app, event.data, {"action": event.data.get("id")} if is_of_action else {})
 
 
 def _read_number(text: str) -> int | None:
