@@ -29,8 +29,9 @@ def read_attempt(request: PageRequest) -> int | None:
 
 def open_log(request: PageRequest) -> FileContent:
     """Open the whole log of a task, with the run's secrets masked."""
-    run, stream = open_run(request).run, "stderr" if request.query.get("stream") == "stderr" else "stdout"
-    of = TaskLog(run.name, request.parameters["task"], _STREAMS[stream], read_attempt(request) or None)
+    run = open_run(request).run
+    stream: Stream = "stderr" if request.query.get("stream") == "stderr" else "stdout"
+    of = TaskLog(run.name, request.parameters["task"], stream, read_attempt(request) or None)
     reader = request.context.deployer.log_reader(of)
 
     async def blocks() -> AsyncIterator[bytes]:
@@ -52,8 +53,6 @@ def open_file(request: PageRequest) -> FileContent:
         return FileContent(blocks(), media_type)
     return FileContent(blocks(), saved_as=PurePath(name).name)
 
-
-_STREAMS: Final[dict[str, Stream]] = {"stdout": "stdout", "stderr": "stderr"}
 
 SERVED: Final = (
     PageFile(path="/runs/{run}/logs/{task}", open=open_log),

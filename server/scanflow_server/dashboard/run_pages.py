@@ -26,7 +26,7 @@ from scanflow_server.dashboard.page_windows import WINDOW, TableWindow
 from scanflow_server.dashboard.run_downloads import open_run
 from scanflow_server.dashboard.task_view import load_task_view
 from scanflow_server.run_reader import RunReader, format_parameter
-from scanflow_server.scope import get_own_run, restrict_team
+from scanflow_server.scope import restrict_team
 from scanflow_server.store import application_store
 
 _STATES: Final[tuple[RunState, ...]] = ("running", "interrupted", "failed", "stopped", "succeeded")
@@ -141,25 +141,25 @@ def _build_task_row(task: TaskRecord, address: str) -> CellRow:
 
 
 def resume(request: PageRequest, _form: Mapping[str, str]) -> str:
-    run = _get_run(request)
+    run = open_run(request).run
     run_requests.request_resume(request.context, run.name, by=request.caller.name)
     return f"/runs/{run.name}"
 
 
 def stop(request: PageRequest, _form: Mapping[str, str]) -> str:
-    run = _get_run(request)
+    run = open_run(request).run
     run_requests.request_stop(request.context, run.name)
     return f"/runs/{run.name}"
 
 
 def stop_task(request: PageRequest, _form: Mapping[str, str]) -> str:
-    run, task = _get_run(request), request.parameters["task"]
+    run, task = open_run(request).run, request.parameters["task"]
     run_requests.request_task_stop(request.context, run.name, task)
     return f"/runs/{run.name}"
 
 
 def spin(request: PageRequest, form: Mapping[str, str]) -> str:
-    run, texts = _get_run(request), read_texts(form)
+    run, texts = open_run(request).run, read_texts(form)
     spun = run_requests.request_spin(
         request.context,
         RunRequest(run=run.name, step=form.get("step", ""), texts=texts),
@@ -167,10 +167,6 @@ def spin(request: PageRequest, form: Mapping[str, str]) -> str:
         by=request.caller.name,
     )
     return f"/runs/{spun.name}"
-
-
-def _get_run(request: PageRequest) -> RunRecord:
-    return get_own_run(request.context, request.caller, request.parameters["run"])
 
 
 def read_texts(form: Mapping[str, str]) -> dict[str, str]:
