@@ -26,6 +26,7 @@ from scanflow_server.store.secret_store import cache_maskers
 
 _MAX_RUNS: Final = 20
 _MAX_ACTIONS: Final = 100
+_FAILED: Final = frozenset({"failed", "interrupted", "degraded", "backup", "unsupervised"})
 _RECENT_S: Final = 7 * 86400.0
 """How long a drift without a decision is shown, in seconds."""
 
@@ -158,26 +159,21 @@ def list_failures(
 ) -> list[tuple[LinkCell, str, str]]:
     """Return links to what failed, with its state and its error; of each workflow, the newest run that does not run
     any more. Pure."""
-    newest = {(run.app, run.team, run.workflow): run for run in reversed(runs) if run.state != "running"}.values()
-    states = {"failed", "interrupted", "degraded", "backup", "unsupervised"}
-    named = [
-        *(
-            (
-                f"run {run.name}",
-                f"/runs/{run.name}",
-                run.state,
-                ", ".join(filter(None, (f"{run.app}: {run.workflow}", run.error))),
-            )
-            for run in newest
-        ),
-        *((f"service {record.name}", f"/services/{record.name}", record.state, record.error) for record in services),
-    ]
-    failed = [(LinkCell(text, to), state, error or "") for text, to, state, error in named if state in states]
-    return failed + [
-        (LinkCell(f"agent {view.full_name}", build_agent_address(view.app, view.name)), view.state, view.error or "")
-        for view in agents
-        if view.state == "silent" or view.error
-    ]
+    failed = list[tuple[LinkCell, str, str]]()
+    newest = {(run.app, run.team, run.workflow): run for run in reversed(runs) if run.state != "running"}
+    for run in newest.values():
+        if run.state in _FAILED:
+            error = ", ".join(filter(None, (f"{run.app}: {run.workflow}", run.error)))
+            failed.append((LinkCell(f"run {run.name}", f"/runs/{run.name}"), run.state, error))
+    for record in services:
+        if record.state in _FAILED:
+            link = LinkCell(f"service {record.name}", f"/services/{record.name}")
+            failed.append((link, record.state, record.error or ""))
+    for view in agents:
+        if view.state == "silent" or view.error:
+            link = LinkCell(f"agent {view.full_name}", build_agent_address(view.app, view.name))
+            failed.append((link, view.state, view.error or ""))
+    return failed
 
 
 SERVED: Final = (DashboardPage(path="/", template="overview", load=load),)
