@@ -63,14 +63,8 @@ def make_headers(*styles: str, nonce: str | None = None) -> dict[str, str]:
     }
 
 
-@cache
-def get_headers() -> dict[str, str]:
-    """Return the headers of a page that has the style sheet of all pages."""
-    return make_headers(*_load_styles())
-
-
-def make_scripted_headers(nonce: str) -> dict[str, str]:
-    """Return the headers of a page of the dashboard, whose scripts have that nonce."""
+def make_page_headers(nonce: str | None = None) -> dict[str, str]:
+    """Return the headers of a page that has the style sheets of all pages, and scripts of that nonce."""
     return make_headers(*_load_styles(), nonce=nonce)
 
 
@@ -81,7 +75,7 @@ def make_file_headers(saved_as: str) -> dict[str, str]:
     """
     policy = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
     saving = {"content-disposition": f"attachment; filename*=UTF-8''{quote(saved_as, safe='')}"} if saved_as else {}
-    return {**get_headers(), **policy, **saving}
+    return {**make_page_headers(), **policy, **saving}
 
 
 @cache

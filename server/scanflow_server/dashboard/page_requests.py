@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from scanflow.http.body_limits import SEND_LESS, read_body
 from scanflow.http.security import is_loopback_host
-from scanflow_server.dashboard.page_html import get_headers
+from scanflow_server.dashboard.page_html import make_page_headers
 from scanflow_server.server_settings import ServerSettings
 
 _NEXT: Final = re.compile(r"/(?![/\\])[!-\[\]-~]{0,500}")
@@ -21,11 +21,11 @@ _MAX_FORM_BYTES: Final = 64 * 1024
 
 
 def make_page_response(text: str, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return HTMLResponse(text, status, headers or get_headers())
+    return HTMLResponse(text, status, headers or make_page_headers())
 
 
 def redirect(address: str) -> Response:
-    return RedirectResponse(address, 303, headers=get_headers())
+    return RedirectResponse(address, 303, headers=make_page_headers())
 
 
 def check_next(address: str) -> str:

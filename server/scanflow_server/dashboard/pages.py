@@ -150,7 +150,7 @@ class Pages:
             except ScanflowError as error:
                 status = build_problem(error)[0]
                 content = await run_in_threadpool(page.render_problem, page_request, error, nonce=nonce)
-            return make_page_response(content, status, headers=page_html.make_scripted_headers(nonce))
+            return make_page_response(content, status, headers=page_html.make_page_headers(nonce))
 
         return Route(page.path, show, methods=["GET"])
 
@@ -210,7 +210,7 @@ class Pages:
 
     async def _serve_picture(self, request: Request) -> Response:
         picture = await run_in_threadpool(label_pages.get_picture, await self._read_request(request))
-        return Response(picture, headers=page_html.get_headers(), media_type="image/png")
+        return Response(picture, headers=page_html.make_page_headers(), media_type="image/png")
 
     async def _report(self, request: Request) -> Response:
         caller, app = await self._authenticate(request), str(request.path_params["app"])
@@ -256,7 +256,7 @@ def _demand_tls(send: Send) -> Send:
 
 async def _redirect_to_login(request: Request, _error: Exception) -> Response:
     if request.url.path.startswith(f"{LIVE}/"):  # a script would follow to a page that is no stream
-        return Response("You are not logged in.", 401, headers=page_html.get_headers(), media_type="text/plain")
+        return Response("You are not logged in.", 401, headers=page_html.make_page_headers(), media_type="text/plain")
     after = check_next(f"{request.url.path}?{request.url.query}".removesuffix("?"))
     return redirect(LOGIN if after == "/" else f"{LOGIN}?{urlencode({'next': after})}")
 

@@ -96,7 +96,7 @@ def make_signed_in_page(
     browser and goes on to the page ``after``."""
     nonce = secrets.token_urlsafe(16)
     page = page_html.render("signed_in", title="Signed in", session_key=session.key, nonce=nonce, **shown)
-    answer = make_page_response(page, headers=page_html.make_scripted_headers(nonce))
+    answer = make_page_response(page, headers=page_html.make_page_headers(nonce))
     answer.set_cookie(
         get_cookie_name(request), session.id, max_age=int(lifetime_s), httponly=True, samesite="strict",
         secure=is_private(request, settings),
