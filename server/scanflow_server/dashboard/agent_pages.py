@@ -27,6 +27,7 @@ from scanflow_server.control.agent_controller import describe_agent, fetch_journ
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
 from scanflow_server.dashboard.overview_page import build_action_table, list_actions, list_agents, list_events
 from scanflow_server.dashboard.page_cells import CellRow, CellTable, FoldedCell, LinkCell, Moment, StateCell
+from scanflow_server.dashboard.page_windows import list_numbered_neighbours, parse_number
 from scanflow_server.dashboard.subject_links import build_action_address, build_agent_address
 from scanflow_server.routes import agent_routes
 from scanflow_server.scope import get_agent
@@ -77,15 +78,14 @@ def _build_agent_row(view: AgentView) -> CellRow:
 
 def load_agent(request: PageRequest) -> PageView:
     row = _get_row(request)
-    view, before = describe_agent(request.context, row), request.query.get("before", "")
+    view, before = describe_agent(request.context, row), parse_number(request.query.get("before", ""))
     actions = list_actions(request, app=row.app, team=row.team, agent=row.name, limit=_MAX_ACTIONS)
     about: Any = {"app": row.app, "team": row.team, "subject": f"agent/{row.name}"}
     happened = list_events(request, type=["sample"], limit=MAX_EVENTS, **about)
     samples = list(_parse_samples(row.name, happened))
-    number = int(before) if before.isascii() and before.isdecimal() else _MAX_NUMBER
     journal, no_journal = list[dict[str, Any]](), ""
     try:
-        journal = _read_journal(request, row, before=min(number, _MAX_NUMBER))
+        journal = _read_journal(request, row, before=_MAX_NUMBER if before is None else before)
     except ScanflowError as error:  # it does not run, or not here
         no_journal = str(error)
     draw = partial(draw_agent_decisions, samples, actions, address=build_action_address, zone=request.zone)
@@ -104,11 +104,10 @@ def load_agent(request: PageRequest) -> PageView:
             "It has reported no strategy: what it requests waits for approval.",
         ),
         journal=CellTable.make(map(_build_entry_row, journal[:_JOURNAL_ROWS]), "Its journal has no entry."),
-        newer=request.build_address(before=None) if before else None,
-        older=request.build_address(before=journal[_JOURNAL_ROWS - 1]["id"]) if len(journal) > _JOURNAL_ROWS else None,
         # A rule is the user's program, which never runs in the server's process: whoever has its file replays it.
         replay=f"scanflow replay {view.full_name} {shlex.quote(row.source or 'app.py')} --last {max(len(samples), 1)}",
         no_journal=no_journal,
+        **list_numbered_neighbours(request, [entry["id"] for entry in journal], _JOURNAL_ROWS),
     )
 
 

@@ -12,14 +12,14 @@ from scanflow.reports.distributions import MAX_COLUMNS, draw_column
 from scanflow.reports.loop_events import list_drifted_columns
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageRequest, PageView
 from scanflow_server.dashboard.page_cells import CellRow, CellTable, LinkCell, Moment
-from scanflow_server.dashboard.page_windows import WINDOW
+from scanflow_server.dashboard.page_windows import WINDOW, list_numbered_neighbours, parse_number
 from scanflow_server.dashboard.subject_links import link_subject, list_links
 from scanflow_server.scope import restrict_team
 from scanflow_server.store import event_store
 
 
 def load_events(request: PageRequest) -> PageView:
-    query, before = request.query, _read_number(request.query.get("before", ""))
+    query = request.query
     type, team = query.get("type", ""), restrict_team(request.caller, query.get("team"))
     with request.context.store.read() as connection:
         types = event_store.list_types(connection, team=team)
@@ -28,7 +28,7 @@ def load_events(request: PageRequest) -> PageView:
             type=[type] if type else [],
             app=query.get("app") or None,
             team=team or None,
-            before=before,
+            before=parse_number(query.get("before", "")),
             subject=query.get("subject") or None,
             text=query.get("text") or None,
             limit=WINDOW + 1,
@@ -40,13 +40,12 @@ def load_events(request: PageRequest) -> PageView:
             map(_build_row, newest[:WINDOW]), "No event that the filter lets through.", "scanflow run"
         ),
         types=sorted({*types, type} - {""}),
-        newer=request.build_address(before=None) if before is not None else None,
-        older=request.build_address(before=newest[WINDOW - 1].id) if len(newest) > WINDOW else None,
+        **list_numbered_neighbours(request, [event.id for event in newest]),
     )
 
 
 def load_event(request: PageRequest) -> PageView:
-    id = _read_number(request.parameters["id"])
+    id = parse_number(request.parameters["id"])
     with request.context.store.read() as connection:
         event = None if id is None else event_store.find(connection, id, team=request.caller.team)
     if event is None:
@@ -74,10 +73,6 @@ def _build_row(event: Event) -> CellRow:
 def _list_event_links(event: Event) -> list[LinkCell]:
     is_of_action = event.type == "intent" or event.type.startswith("action.")
     return list_links(event.app, event.data, {"action": event.data.get("id")} if is_of_action else {})
-
-
-def _read_number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 16 else None
 
 
 SERVED: Final = (

@@ -20,7 +20,7 @@ from scanflow_server.dashboard.action_pages import build_slice_table, read_reaso
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
 from scanflow_server.dashboard.overview_page import list_actions, list_events, list_services
 from scanflow_server.dashboard.page_cells import CellRow, CellTable, LinkCell, Moment
-from scanflow_server.dashboard.page_windows import WINDOW, TableWindow
+from scanflow_server.dashboard.page_windows import WINDOW, TableWindow, parse_number
 from scanflow_server.dashboard.subject_links import build_action_address
 from scanflow_server.model_decisions import begin_decision
 from scanflow_server.tuning_runs import open_tracker
@@ -124,13 +124,13 @@ def _list_facts(history: VersionHistory) -> list[LinkCell]:
 
 def _decide(request: PageRequest, form: Mapping[str, str], decide: Callable[..., ModelChange]) -> str:
     """Promote or reject a version as ``scanflow models`` does: of the caller's team's models, by what it may."""
-    name, number, reason = request.parameters["model"], request.parameters["version"], read_reason(form)
+    name, version, reason = request.parameters["model"], request.parameters["version"], read_reason(form)
     context, caller = request.context, request.caller
     caller.check("change", caller.team)
-    if not (number.isascii() and number.isdecimal() and len(number) < 10):
-        raise NotFoundError(f"The model {name!r:.100} has no version {number!r:.20}.")
+    if (number := parse_number(version, max_digits=9)) is None:
+        raise NotFoundError(f"The model {name!r:.100} has no version {version!r:.20}.")
     action = begin_decision(
-        context, request.engine, caller, open_tracker(context), lambda to: decide(to, name, int(number), why=reason)
+        context, request.engine, caller, open_tracker(context), lambda to: decide(to, name, number, why=reason)
     )
     return f"/models/{quote(name, safe='')}" if action is None else build_action_address(action)
 

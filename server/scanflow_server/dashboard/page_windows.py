@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from scanflow_server.dashboard.dashboard_page import PageRequest
@@ -21,8 +22,7 @@ class TableWindow(NamedTuple):
     @classmethod
     def read(cls, request: PageRequest) -> TableWindow:
         """Return the window that the page's address says; the first, where it says nothing of use."""
-        text = request.query.get("start", "")
-        return cls(request, min(int(text), _MAX_START) if text.isascii() and text.isdecimal() else 0)
+        return cls(request, min(parse_number(request.query.get("start", "")) or 0, _MAX_START))
 
     def list_neighbours(self, n_rows: int) -> dict[str, str | None]:
         """Return the addresses of the newer and the older window; ``n_rows``: those read, one more than are shown."""
@@ -31,3 +31,21 @@ class TableWindow(NamedTuple):
             "newer": self.request.build_address(start=back) if self.start else None,
             "older": self.request.build_address(start=on) if n_rows > WINDOW else None,
         }
+
+
+def list_numbered_neighbours(
+    request: PageRequest, numbers: Sequence[int], length: int = WINDOW
+) -> dict[str, str | None]:
+    """Return the same of a table whose address says before which number its rows are, so many in a window.
+
+    ``numbers``: those of the rows that were read, the newest first and one more than are shown.
+    """
+    return {
+        "newer": request.build_address(before=None) if request.query.get("before") else None,
+        "older": request.build_address(before=numbers[length - 1]) if len(numbers) > length else None,
+    }
+
+
+def parse_number(text: str, *, max_digits: int = 15) -> int | None:
+    """Return the number that an address says; None: it is no number, or has more digits."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= max_digits else None

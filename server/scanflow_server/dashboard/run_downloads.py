@@ -10,6 +10,7 @@ from scanflow.backends.log_reader import Stream
 from scanflow.deployer import TaskLog
 from scanflow.reports.output_views import PICTURES, guess_media_type
 from scanflow_server.dashboard.dashboard_page import FileContent, PageFile, PageRequest
+from scanflow_server.dashboard.page_windows import parse_number
 from scanflow_server.run_reader import RunReader
 from scanflow_server.scope import get_own_run
 from scanflow_server.streams import follow
@@ -23,8 +24,7 @@ def open_run(request: PageRequest, name: str | None = None) -> RunReader:
 
 def read_attempt(request: PageRequest) -> int | None:
     """Return the attempt that an address says; None: the last."""
-    text = request.query.get("attempt", "")
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 6 else None
+    return parse_number(request.query.get("attempt", ""), max_digits=6)
 
 
 def open_log(request: PageRequest) -> FileContent:

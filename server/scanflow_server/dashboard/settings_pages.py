@@ -15,7 +15,7 @@ from scanflow_server.control.notifications import FAILED, build_targets
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
 from scanflow_server.dashboard.page_cells import Cell, CellRow, CellTable, LinkCell, Moment, StateCell
 from scanflow_server.dashboard.page_html import render
-from scanflow_server.dashboard.page_windows import WINDOW, TableWindow
+from scanflow_server.dashboard.page_windows import WINDOW, TableWindow, list_numbered_neighbours, parse_number
 from scanflow_server.request_problems import format_errors
 from scanflow_server.routes import audit_routes, token_routes
 from scanflow_server.routes.token_routes import TokenBody, describe_token, make_named_token
@@ -154,19 +154,16 @@ def revoke_token(request: PageRequest, _form: Mapping[str, str]) -> str:
 def load_audit(request: PageRequest) -> PageView:
     caller, query = request.caller, request.query
     caller.check("administer", caller.team)
-    number = query.get("before", "")
-    before = min(int(number), 2**53) if number.isascii() and number.isdecimal() else None
     entries = audit_routes.audit(
         request.context, caller, limit=WINDOW + 1, who=query.get("who") or None,
-        refused=query.get("answers") == "refused", before=before,
+        refused=query.get("answers") == "refused", before=parse_number(query.get("before", "")),
     )  # fmt: skip
     return PageView.make(
         "Audit log",
         "scanflow audit",
         is_admin=True,
         table=CellTable.make(map(_build_entry_row, entries[:WINDOW]), "Nothing that the filter lets through."),
-        newer=request.build_address(before=None) if before is not None else None,
-        older=request.build_address(before=entries[WINDOW - 1].id) if len(entries) > WINDOW else None,
+        **list_numbered_neighbours(request, [entry.id for entry in entries]),
     )
 
 
