@@ -8,7 +8,7 @@ rendered as a whole document once, and after that as the content of ``<main>``, 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, tzinfo
 from typing import Final, NamedTuple
 from urllib.parse import urlencode
@@ -108,16 +108,8 @@ class DashboardPage:
 
     def render_view(self, view: PageView, request: PageRequest, *, nonce: str | None = None) -> Markup:
         """Render the same of what :attr:`load` returned."""
-        return self._render(self.template, view, request, nonce)
-
-    def render_problem(self, request: PageRequest, error: ScanflowError, *, nonce: str | None = None) -> Markup:
-        """Render the page as an error that says what to do."""
-        view = PageView(title="Error", values={"problem": str(error), "section_text": dict(SECTIONS)[self.section]})
-        return self._render("page_problem", view, request, nonce)
-
-    def _render(self, template: str, view: PageView, request: PageRequest, nonce: str | None) -> Markup:
         return render(
-            template,
+            self.template,
             layout="main_content.html.jinja" if nonce is None else "dashboard.html.jinja",
             nonce=nonce,
             live=LIVE + (view.address or request.build_address()),
@@ -130,6 +122,11 @@ class DashboardPage:
             command=view.command,
             **view.values,
         )
+
+    def render_problem(self, request: PageRequest, error: ScanflowError, *, nonce: str | None = None) -> Markup:
+        """Render the page as an error that says what to do."""
+        view = PageView.make("Error", problem=str(error), section_text=dict(SECTIONS)[self.section])
+        return replace(self, template="page_problem").render_view(view, request, nonce=nonce)
 
 
 @dataclass(frozen=True, kw_only=True)
