@@ -29,9 +29,7 @@ _MAX_EVENTS, _MAX_MODELS = 1_000, 500
 
 
 def load_models(request: PageRequest) -> PageView:
-    happened = list_events(request, type=TYPES, limit=_MAX_EVENTS)
-    reading, services = _read_models(request, happened), list_services(request)
-    models: dict[str, list[ModelVersion]] = {} if reading.value is None else reading.value[1]
+    (happened, reading, models), services = _read_models(request), list_services(request)
     rows = [_build_row(name, build_histories(versions, happened, services)) for name, versions in models.items()]
     window = TableWindow.read(request)
     return PageView.make(
@@ -43,9 +41,10 @@ def load_models(request: PageRequest) -> PageView:
     )
 
 
-def _read_models(request: PageRequest, happened: Sequence[Event]) -> Reading:
-    """Return the number of the newest event, and the versions of each model that the caller may see, as read last; what
-    happened since has them read again."""
+def _read_models(request: PageRequest) -> tuple[list[Event], Reading, dict[str, list[ModelVersion]]]:
+    """Return what happened to models, how the versions of each model that the caller may see were read last, and these;
+    what happened since has them read again."""
+    happened = list_events(request, type=TYPES, limit=_MAX_EVENTS)
     context, team, newest = request.context, request.caller.team, happened[-1].id if happened else 0
 
     def read() -> tuple[int, dict[str, list[ModelVersion]]]:
@@ -54,10 +53,10 @@ def _read_models(request: PageRequest, happened: Sequence[Event]) -> Reading:
 
     reads, key = context.background_reads, ("models", team)
     reading = reads.get(key, read, is_opened=not request.is_live)
-    if reading.value is None or reading.value[0] == newest or reading.is_loading:
-        return reading
-    reads.forget(key)
-    return reads.get(key, read)
+    if reading.value is not None and reading.value[0] != newest and not reading.is_loading:
+        reads.forget(key)
+        reading = reads.get(key, read)
+    return happened, reading, {} if reading.value is None else reading.value[1]
 
 
 def _build_row(name: str, histories: Sequence[VersionHistory]) -> CellRow:
@@ -76,9 +75,7 @@ def _build_row(name: str, histories: Sequence[VersionHistory]) -> CellRow:
 
 def load_model(request: PageRequest) -> PageView:
     name, window = request.parameters["model"], TableWindow.read(request)
-    happened = list_events(request, type=TYPES, limit=_MAX_EVENTS)
-    reading = _read_models(request, happened)
-    models: Mapping[str, list[ModelVersion]] = {} if reading.value is None else reading.value[1]
+    happened, reading, models = _read_models(request)
     if not (name in models or reading.is_loading or reading.problem):
         raise NotFoundError(f"There is no model {name!r:.100}. List the models: scanflow models")
     versions = models.get(name, [])
