@@ -50,11 +50,12 @@ def load_event(request: PageRequest) -> PageView:
         event = None if id is None else event_store.find(connection, id, team=request.caller.team)
     if event is None:
         raise NotFoundError(f"There is no event {request.parameters['id']!r:.40}. Old events are forgotten.")
+    is_of_action = event.type == "intent" or event.type.startswith("action.")
     return PageView.make(
         f"Event {event.id}: {event.type}",
         event=event,
         subject=link_subject(event.subject, event.app),
-        links=_list_event_links(event),
+        links=list_links(event.app, event.data, {"action": event.data.get("id")} if is_of_action else {}),
         data=json.dumps(event.data, indent=2, ensure_ascii=False),
         columns=[draw_column(column) for column in list_drifted_columns(event)[:MAX_COLUMNS]],
     )
@@ -68,11 +69,6 @@ def _build_row(event: Event) -> CellRow:
         "application": event.app,
         "data": json.dumps(event.data, ensure_ascii=False) if event.data else None,
     }
-
-
-def _list_event_links(event: Event) -> list[LinkCell]:
-    is_of_action = event.type == "intent" or event.type.startswith("action.")
-    return list_links(event.app, event.data, {"action": event.data.get("id")} if is_of_action else {})
 
 
 SERVED: Final = (

@@ -40,9 +40,8 @@ class LoginPages:
         return self._make_page(check_next(request.query_params.get("next", "")))
 
     def _make_page(self, after: str, problem: str = "", status: int = 200) -> Response:
-        return make_page_response(
-            page_html.render("login", title="Log in", after=after, problem=problem, provider=self._provider), status
-        )
+        page = page_html.render("login", title="Log in", after=after, problem=problem, provider=self._provider)
+        return make_page_response(page, status)
 
     async def _log_in(self, request: Request) -> Response:
         form = await read_form(request)
@@ -73,9 +72,8 @@ class LoginPages:
         request.state.caller = owner.holder
         setattr(request.state, WHAT, "asked before a login")
         code = await self._sessions.make_code(owner.token_hash)
-        return make_page_response(
-            page_html.render("confirm_login", title="Log in", person=owner.holder, code=code, after=after)
-        )
+        page = page_html.render("confirm_login", title="Log in", person=owner.holder, code=code, after=after)
+        return make_page_response(page)
 
     def _enter(self, request: Request, caller: TokenHolder, session: NewSession, after: str) -> Response:
         request.state.caller = caller

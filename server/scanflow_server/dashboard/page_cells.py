@@ -76,16 +76,13 @@ _KINDS: Final[Mapping[type, str]] = {
     Moment: "time",
     FoldedCell: "folded",
 }
+_EMPTY: Final[tuple[Cell, ...]] = (None, "", Moment(None), [])
 
 
 def list_filled_columns(table: CellTable) -> list[int]:
     """Return the places of a table's columns in which some row has a value."""
     places = range(len(table.columns))
-    return [place for place in places if any(not _is_empty(row[place]) for row in table.rows)]
-
-
-def _is_empty(cell: Cell) -> bool:
-    return cell in (None, "", Moment(None), [])
+    return [place for place in places if any(row[place] not in _EMPTY for row in table.rows)]
 
 
 def classify_cell(cell: Cell) -> str:

@@ -40,8 +40,8 @@ class TimeFormatter:
         """Return a moment as an element that machines read, too."""
         if at is None:
             return Markup("–")
-        moment = to_datetime(at).astimezone(self.zone)
-        return Markup('<time datetime="{}">{}</time>').format(to_datetime(at).isoformat(), self._format(moment))
+        text = f"{to_datetime(at).astimezone(self.zone):%Y-%m-%d %H:%M:%S}" + (" UTC" if self.zone is UTC else "")
+        return Markup('<time datetime="{}">{}</time>').format(to_datetime(at).isoformat(), text)
 
     def mark(self, sentence: str) -> Markup:
         """Return a text with the times within it as such elements."""
@@ -53,6 +53,3 @@ class TimeFormatter:
             return self(datetime.fromisoformat(text).timestamp())
         except ValueError:  # no such day
             return escape(text)
-
-    def _format(self, moment: datetime) -> str:
-        return f"{moment:%Y-%m-%d %H:%M:%S}" + (" UTC" if self.zone is UTC else "")

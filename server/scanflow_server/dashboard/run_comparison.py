@@ -25,10 +25,9 @@ _MAX_STEPS: Final = 20
 
 def load_comparison(request: PageRequest) -> PageView:
     reader, other = open_run(request), request.query.get("with")
-    values: dict[str, Any] = {"run": reader.run, "other": None, "choices": _build_choices(request, reader)}
-    if other:
-        values |= _compare(reader, open_run(request, other))
-    return PageView.make(f"Compare {reader.run.name}", **values)
+    compared = _compare(reader, open_run(request, other)) if other else {"other": None}
+    choices = _build_choices(request, reader)
+    return PageView.make(f"Compare {reader.run.name}", run=reader.run, choices=choices, **compared)
 
 
 def _build_choices(request: PageRequest, reader: RunReader) -> CellTable:

@@ -55,10 +55,8 @@ class SignInPages:
             answer = await make(request, person, after)
         except ScanflowError as error:
             setattr(request.state, WHAT, f"the sign-in failed: {error}")
-            answer = make_page_response(
-                page_html.render_problem("Sign-in failed", str(error), "/login", "Go to the login"),
-                build_problem(error)[0],
-            )
+            page = page_html.render_problem("Sign-in failed", str(error), "/login", "Go to the login")
+            answer = make_page_response(page, build_problem(error)[0])
         answer.delete_cookie(_COOKIE, path=CALLBACK, httponly=True, samesite="lax")
         return answer
 
@@ -74,9 +72,8 @@ class SignInPages:
         )
 
     async def _make_token(self, request: Request, person: Person, _after: str) -> Response:
-        row, token = await run_in_threadpool(
-            self._sign_in.make_token, person, self._sign_in.settings.token_hours * 3600
-        )
+        lifetime_s = self._sign_in.settings.token_hours * 3600
+        row, token = await run_in_threadpool(self._sign_in.make_token, person, lifetime_s)
         setattr(request.state, WHAT, f"signed in as {person.subject!r:.200}, and made the token {row.name!r}")
         title, server = "A token for the command line", self._build_base(request)
         return make_page_response(page_html.render("token", title=title, row=row, token=token, server=server, back="/"))
