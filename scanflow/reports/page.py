@@ -14,7 +14,7 @@ from scanflow.reports import sections
 from scanflow.reports.agent_lanes import draw_agent_lanes
 from scanflow.reports.outcome import DriftOutcome
 from scanflow.reports.report_data import LoopEvent, RequestCounts, ScoredAnswers, Version
-from scanflow.reports.sections import TEMPLATES, render_missing, render_part
+from scanflow.reports.sections import POINTS, TEMPLATES, render_missing, render_part
 from scanflow.reports.tracker_links import TrackerLinks
 
 MAX_ROWS = 200  # so many events are listed, the latest ones; the plot has all
@@ -22,11 +22,6 @@ LANES = (
     "A lane for each agent. Dashed lines: predictions were counted (blue), drift was found (red), a detection found "
     "no drift (grey)."
 )
-POINTS = (
-    "Green, joined: promoted versions, in the order of their use; grey rings: versions that were never promoted. Each "
-    "figure is from the version's first comparison; bars: 95 % confidence intervals."
-)
-
 
 _NOT_COMPARED = "No versions were compared yet."
 RANDOM = "Measured on labelled samples that were drawn at random from drifted windows."
@@ -61,7 +56,9 @@ def render_report(
     first, last = (format_time(end, LONG, zone) for end in span)
     when = f"From {first} to {last}. All times are {format_time(span[1], '%Z', zone)}."
     marks = sections.build_event_lines(events)
-    history = _render_plot(POINTS, sections.draw_history, versions) if versions else render_missing(_NOT_COMPARED)
+    history = (
+        _render_plot(POINTS, sections.draw_history, versions) if versions else render_missing(_NOT_COMPARED)
+    )
     draw_lanes = partial(draw_agent_lanes, zone=zone)
     activity = _render_plot(LANES, draw_lanes, events) if events else render_missing("No activity yet.")
     drifts = [render_outcome(outcome, tracker, zone) for outcome in outcomes] or [render_missing("No drift was found.")]

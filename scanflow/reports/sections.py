@@ -136,6 +136,14 @@ def render_versions(
     return render_table(heads, rows) if rows else Markup()
 
 
+POINTS = (
+    "Green, joined: promoted versions, in the order of their use; grey rings: versions that were never promoted. Each "
+    "figure is from the version's first comparison, so that those of versions compared on different samples differ for "
+    "that reason, too; bars: 95 % confidence intervals."
+)
+"""What :func:`draw_history` shows."""
+
+
 def draw_history(versions: Sequence[Version], *, width: float = svg.WIDTH) -> Markup:
     """Draw the accuracy of each version in its first comparison, and a line through those in use (Fig. 5.11)."""
     ordered = sorted(versions, key=lambda version: version.version)

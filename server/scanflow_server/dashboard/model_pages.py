@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 from scanflow.agent.agent_records import Event
@@ -14,7 +14,7 @@ from scanflow.knowledge.knowledge_records import ModelVersion
 from scanflow.reports.distributions import MAX_COLUMNS, draw_column
 from scanflow.reports.loop_events import collect_versions, list_drifted_columns
 from scanflow.reports.model_history import TYPES, VersionHistory, build_histories
-from scanflow.reports.sections import draw_history
+from scanflow.reports.sections import POINTS, draw_history
 from scanflow_server.background_reads import Reading
 from scanflow_server.dashboard.action_pages import build_slice_table, read_reason
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
@@ -80,7 +80,7 @@ def load_model(request: PageRequest) -> PageView:
         raise NotFoundError(f"There is no model {name!r:.100}. List the models: scanflow models")
     versions = models.get(name, [])
     histories = build_histories(versions, happened, list_services(request))
-    road = collect_versions(happened, model=name)
+    road, drift = collect_versions(happened, model=name), _find_drift(happened, name)
     uris = {version.uri for version in versions}
     waiting = [
         action
@@ -93,20 +93,20 @@ def load_model(request: PageRequest) -> PageView:
         reading=reading,
         mlflow=f"/mlflow/#/models/{quote(name, safe='')}",
         road=partial(draw_history, road) if road else None,
+        about_points=POINTS,
         histories=[(history, _list_facts(history)) for history in histories[window.start :][:WINDOW]],
         build_slices=build_slice_table,
         waiting=waiting,
-        columns=_draw_drift(happened, histories),
+        drift=drift,
+        columns=[] if drift is None else list(map(draw_column, list_drifted_columns(drift)[:MAX_COLUMNS])),
         **window.list_neighbours(len(histories) - window.start),
     )
 
 
-def _draw_drift(happened: Sequence[Event], histories: Sequence[VersionHistory]) -> list[Any]:
-    """Return drawings of the columns whose drift led to the newest version that drift led to."""
-    run = next((history.drift for history in histories if history.drift), None)
-    detections = (event for event in reversed(happened) if event.type == "drift.found" and event.data.get("run") == run)
-    event = next(detections, None)
-    return [] if event is None else [draw_column(column) for column in list_drifted_columns(event)[:MAX_COLUMNS]]
+def _find_drift(happened: Sequence[Event], name: str) -> Event | None:
+    """Return the newest detection of drift in the applications that tell of the model."""
+    apps = {event.app for event in happened if event.subject == f"model/{name}"}
+    return next((event for event in reversed(happened) if event.type == "drift.found" and event.app in apps), None)
 
 
 def _list_facts(history: VersionHistory) -> list[LinkCell]:
