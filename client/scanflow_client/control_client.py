@@ -14,6 +14,7 @@ from scanflow.agent.agent_records import Action, ActionExplanation, ActionState,
 from scanflow.app.quantities import parse_duration
 from scanflow.errors import NotFoundError, UnavailableError
 from scanflow.text.masking import mask_addresses
+from scanflow_client.control_status import ControlStatus
 from scanflow_client.listing import Listing
 from scanflow_client.program import resolve_application
 
@@ -24,15 +25,6 @@ if TYPE_CHECKING:
     from scanflow_client.agent_replay import Replay
 
 MAX_SEARCHED_ACTIONS = 10_000  # of the newest events
-
-
-class ControlStatus(dict[str, Any]):
-    """What a server says of itself: a dictionary, which a notebook shows as ``scanflow status`` prints it."""
-
-    def __init__(self, status: Mapping[str, Any], *, url: str) -> None:
-        super().__init__(status)
-        self.url = url
-        """Of the server."""
 
 
 class ControlClient:

@@ -57,7 +57,7 @@ SCREENS: Mapping[str, str | Callable[[Any], Screen]] = {
     ),
     "scanflow_client.agent_replay:Replay": "agent_text:format_replay",
     "scanflow_client.client:Client": lambda client: [str(client)],
-    "scanflow_client.control_client:ControlStatus": "control_plane_text:format_server_status",
+    "scanflow_client.control_status:ControlStatus": "control_plane_text:format_server_status",
     "scanflow_client.listing:Listing": "scanflow_client.notebook:format_listing",
     "scanflow_client.load_report:LoadReport": "scanflow_client.load_report:format_load",
     "scanflow.agent.model_changer:ModelChange": "scanflow_client.model_client:format_model_change",

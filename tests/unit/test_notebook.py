@@ -29,7 +29,7 @@ from scanflow.placement.mpi.job_plan import plan_job
 from scanflow.reports.model_history import VersionHistory
 from scanflow.text.failures import Failure
 from scanflow_client.agent_replay import Replay
-from scanflow_client.control_client import ControlStatus
+from scanflow_client.control_status import ControlStatus
 from scanflow_client.formatting.screen_html import MAX_ROWS, render_screen
 from scanflow_client.formatting.text import format_age
 from scanflow_client.formatting.text_table import Screen, Table, format_lines

@@ -15,8 +15,8 @@ from scanflow_client.formatting.text_table import Screen, Table
 
 if TYPE_CHECKING:
     from scanflow.agent.agent_records import Event
-    from scanflow_client.control_client import ControlStatus
     from scanflow_client.control_plane import DownResult, UpResult
+    from scanflow_client.control_status import ControlStatus
 
 
 def format_up(result: UpResult, *, server_url: str | None = None) -> list[str]:
