@@ -44,6 +44,9 @@ class LoadSample(NamedTuple):
 
     wanted: int
     state: str
+    restarts: int = 0
+    """Of its instances by then: a restart is a sample, even if all instances were ready before and after."""
+
     load: float | None = None
     """The value per instance of the metric that the autoscaler goes by."""
 

@@ -11,6 +11,9 @@ from scanflow.drawing.states import get_state_look
 TYPES = ("service.unready", "service.ready")
 """The types of events that say so."""
 
+RESTARTED = "service.restarted"
+"""The type of the event of an instance that ended and was started again, however short the time between."""
+
 WORDS = {"backup": "backup answers"}
 
 

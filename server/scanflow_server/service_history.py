@@ -90,7 +90,7 @@ class ServiceHistory:
             watched.revisions_since, watched.baseline = now, totals
         last = watched.rest or watched.samples[-1]
         passed_s = now - watched.at
-        if passed_s < INTERVAL_S and (last.state, last.ready, last.wanted) == _get_size(record):
+        if passed_s < INTERVAL_S and (last.state, last.ready, last.wanted, last.restarts) == _get_size(record):
             return watched
         _add(watched, _build_sample(record, _sum_since(record, watched.totals), now, passed_s))
         watched.at, watched.totals = now, totals
@@ -113,8 +113,12 @@ def _add(watched: _Watched, sample: LoadSample) -> None:
     watched.samples.append(sample)
 
 
-def _get_size(record: ServiceRecord) -> tuple[str, int, int]:
-    return record.state, record.ready, record.shape.instances
+def _get_size(record: ServiceRecord) -> tuple[str, int, int, int]:
+    return record.state, record.ready, record.shape.instances, _count_restarts(record)
+
+
+def _count_restarts(record: ServiceRecord) -> int:
+    return sum(instance.restarts for instance in record.instances)
 
 
 def _sum_since(record: ServiceRecord, before: Mapping[str, RevisionStats]) -> RevisionStats:
@@ -141,6 +145,7 @@ def _build_sample(record: ServiceRecord, stats: RevisionStats, at: float, passed
         ready=record.ready,
         wanted=record.shape.instances,
         state=record.state,
+        restarts=_count_restarts(record),
         load=None if record.scaling is None else _measure(record.scaling.metric, record, stats, rate),
     )
 

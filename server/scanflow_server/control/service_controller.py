@@ -8,6 +8,7 @@ from typing import Any
 
 from scanflow.backends.service_records import Progress, ServiceRecord
 from scanflow.errors import ScanflowError
+from scanflow.reports.service_periods import RESTARTED
 from scanflow_server.arbiter.arbiter_engine import ArbiterEngine
 from scanflow_server.arbiter.service_requests import request_change
 from scanflow_server.control.served_versions import ServedVersions
@@ -30,18 +31,23 @@ class ServicesController:
     def __init__(self, context: ServerContext, engine: ArbiterEngine) -> None:
         self._context, self._engine = context, engine
         self._states: dict[str, str] = {}
+        self._restarts: dict[str, dict[str, int]] = {}
+        """How often each instance of each service had restarted, when they were last listed."""
+
         self._isolation, self._versions = ErrorIsolation(), ServedVersions(context)
 
     def tick(self) -> float:
         states: dict[str, str] = {}
         records = self._context.deployer.services()
-        self._context.service_history.observe(records, self._context.clock())
+        now = self._context.clock()
+        self._context.service_history.observe(records, now)
         for record in records:
             before = self._states.get(record.name)
             if before is not None:
                 states[record.name] = before  # until its new state is recorded
             with self._isolation.isolate(f"The service {record.name!r}"):
                 current = self._ensure_supervised(record)
+                self._record_restarts(current, now)
                 self._record_state(current, before)
                 states[record.name] = current.state
             with self._isolation.isolate(f"The version of the service {record.name!r}"):
@@ -49,6 +55,7 @@ class ServicesController:
             with self._isolation.isolate(f"The due change of the service {record.name!r}"):
                 self._reconcile(record)
         self._states = states
+        self._restarts = {name: counts for name, counts in self._restarts.items() if name in states}
         self._versions.forget_others({*states})
         return _SERVICES_INTERVAL_S if states else EXTERNAL_POLL_S
 
@@ -57,10 +64,7 @@ class ServicesController:
 
         def record_repair(progress: Progress) -> None:
             _log.warning("The service %r: %s", record.name, progress.text)
-            at, data = self._context.clock(), {"text": progress.text}
-            with self._context.store.write() as connection:
-                subject, app, team = f"service/{record.name}", record.app, record.team
-                event_store.record(connection, "service.mended", subject, at=at, app=app, team=team, data=data)
+            self._record("service.mended", record, self._context.clock(), {"text": progress.text})
 
         if (due := self._context.deployer.reconcile(record, observe=record_repair)) is not None:
             request_change(
@@ -87,8 +91,19 @@ class ServicesController:
             return
         type = "service.unready" if record.state in _UNHEALTHY else "service.ready"
         data: dict[str, Any] = {"state": record.state, "before": before, "error": record.error}
-        at = self._context.clock()
+        self._record(type, record, self._context.clock(), data)
+
+    def _record_restarts(self, record: ServiceRecord, now: float) -> None:
+        """Record each restart of an instance that was listed before, also one that was over within an interval."""
+        before = self._restarts.get(record.name, {})
+        for instance in record.instances:
+            for count in range(before.get(instance.instance, instance.restarts), instance.restarts):
+                data = {"instance": instance.instance, "restarts": count + 1, "error": instance.error}
+                self._record(RESTARTED, record, now, data)
+        if record.instances:  # a backend may list none while all are ready
+            self._restarts[record.name] = {instance.instance: instance.restarts for instance in record.instances}
+
+    def _record(self, type: str, record: ServiceRecord, at: float, data: dict[str, Any]) -> None:
+        subject, app, team = f"service/{record.name}", record.app, record.team
         with self._context.store.write() as connection:
-            event_store.record(
-                connection, type, f"service/{record.name}", at=at, app=record.app, team=record.team, data=data
-            )
+            event_store.record(connection, type, subject, at=at, app=app, team=team, data=data)

@@ -108,19 +108,32 @@ def select_agents_actions(actions: Iterable[Action], *, since: float) -> list[Ac
     return [action for action in own if max(action.intent.at, action.began or 0.0) >= since]
 
 
-def build_action_table(actions: Iterable[Action]) -> CellTable:
-    rows: list[CellRow] = [
-        {
-            "state": StateCell(action.state),
-            "action": LinkCell(f"{action.intent.primitive} {action.intent.target}", build_action_address(action.id)),
-            "changes": describe_changes(action) or None,
-            "by": action.intent.agent,
-            "why": format_reason(action),
-            "when": Moment(action.began or action.intent.at),
-        }
-        for action in actions
-    ]
-    return CellTable.make(rows, "No action yet.", "scanflow agents")
+def build_action_table(actions: Iterable[Action], restarts: Iterable[Event] = ()) -> CellTable:
+    """Return a table of actions, and of restarts of instances, the newest first."""
+    dated = [(action.began or action.intent.at, _build_action_row(action)) for action in actions]
+    dated += [(event.at, _build_restart_row(event)) for event in restarts]
+    dated.sort(key=lambda entry: entry[0], reverse=True)
+    return CellTable.make(({**row, "when": Moment(at)} for at, row in dated), "No action yet.", "scanflow agents")
+
+
+def _build_action_row(action: Action) -> CellRow:
+    return {
+        "state": StateCell(action.state),
+        "action": LinkCell(f"{action.intent.primitive} {action.intent.target}", build_action_address(action.id)),
+        "changes": describe_changes(action) or None,
+        "by": action.intent.agent,
+        "why": format_reason(action),
+    }
+
+
+def _build_restart_row(event: Event) -> CellRow:
+    return {
+        "state": StateCell("interrupted"),
+        "action": LinkCell(f"instance {event.data.get('instance')} restarted", f"/events/{event.id}"),
+        "changes": None,
+        "by": None,
+        "why": event.data.get("error"),
+    }
 
 
 def build_run_table(runs: Iterable[RunRecord], empty: str) -> CellTable:

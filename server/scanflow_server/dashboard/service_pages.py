@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from scanflow.agent.agent_records import Action
+from scanflow.agent.agent_records import Action, Event
 from scanflow.app.application_files import load_document
 from scanflow.backends.service_change import ServiceChange, Sizing
 from scanflow.backends.service_drawing import draw_service, list_placed_instances
@@ -20,7 +20,7 @@ from scanflow.errors import ScanflowError
 from scanflow.placement.sysfs import read_topology
 from scanflow.placement.topology_drawing import PlacedProcess, draw_topology
 from scanflow.reports.load_drawing import draw_service_load
-from scanflow.reports.service_periods import TYPES, list_unready_periods
+from scanflow.reports.service_periods import RESTARTED, TYPES, list_unready_periods
 from scanflow.text.printable import make_log_printable
 from scanflow_server import service_predictions
 from scanflow_server.bodies import Operation
@@ -71,6 +71,11 @@ def _locate(name: str) -> str:
 def load_service(request: PageRequest) -> PageView:
     record = get_service(request)
     actions = list_actions(request, target=f"service/{record.name}", team=record.team, limit=_MAX_CHANGES)
+    events = list_events(
+        request, type=[*TYPES, RESTARTED], subject=f"service/{record.name}", app=record.app, team=record.team,
+        limit=_MAX_EVENTS,
+    )  # fmt: skip
+    restarts = [event for event in events if event.type == RESTARTED]
     canary = next((revision for revision in record.revisions if revision.role != "current"), None)
     policy = None if canary is None else find_policy(actions)
     return PageView.make(
@@ -85,8 +90,8 @@ def load_service(request: PageRequest) -> PageView:
         operation=_find_operation(request, actions),
         graph=_plan_graph_drawing(request, record),
         machine=_plan_machine_drawing(request, record),
-        load=_plan_load_drawing(request, record, actions),
-        changes=build_action_table(actions),
+        load=_plan_load_drawing(request, record, actions, events),
+        changes=build_action_table(actions, restarts[-_MAX_CHANGES:]),
         affinities=_AFFINITIES,
         window=f"{WINDOW_S:.0f} s",
         interval=f"{INTERVAL_S:.0f} s",
@@ -107,7 +112,7 @@ def find_policy(actions: Sequence[Action]) -> CanaryPolicy | None:
 
 
 def _plan_load_drawing(
-    request: PageRequest, record: ServiceRecord, actions: Sequence[Action]
+    request: PageRequest, record: ServiceRecord, actions: Sequence[Action], events: Sequence[Event]
 ) -> Callable[[float], Markup] | None:
     """Return what draws the service's load, for a width; None: there are not two samples yet."""
     samples = request.context.service_history.list_samples(record)
@@ -116,7 +121,9 @@ def _plan_load_drawing(
         for action in actions
         if action.began is not None
     ]
-    events = list_events(request, type=TYPES, app=record.app, team=record.team, limit=_MAX_EVENTS)
+    for event in (event for event in events if event.type == RESTARTED):
+        words = f"instance {event.data.get('instance')} restarted"
+        marks.append(EventLine(event.at, words, "amber", "!", address=f"/events/{event.id}"))
     periods = list_unready_periods(events, record.name)
     if len(samples) < 2:
         return None

@@ -11,7 +11,7 @@ import pytest
 from scanflow.app.application import Application
 from scanflow.backends.local.batch import backend
 from scanflow.backends.service_change import ServiceChange
-from scanflow.backends.service_records import Progress, ServiceObserver, ServiceRecord
+from scanflow.backends.service_records import InstanceRecord, Progress, ServiceObserver, ServiceRecord
 from scanflow.deployer import RunRequest
 from scanflow.errors import UnavailableError
 from scanflow.processes.background_jobs import Job
@@ -239,6 +239,31 @@ def test_a_change_that_is_due_is_requested_once_until_there_is_another_generatio
     seen = seen.model_copy(update={"generation": seen.generation + 1})
     controller.tick()
     assert list_open_ids() != first
+
+
+def test_each_restart_of_an_instance_is_an_event_also_one_that_was_over_between_two_looks(
+    context: ServerContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[ServiceRecord] = []
+    monkeypatch.setattr(context.deployer, "services", lambda: listed)
+    controller = ServicesController(context, build_engine(context))
+    for counts in ({"1": 1}, {"1": 1, "2": 0}, {}, {"1": 2, "2": 0}, {"1": 0, "2": 0}, {"1": 0, "2": 2}):
+        instances = [
+            InstanceRecord(instance=name, state="ready", restarts=count, error=f"it was killed {count} times")
+            for name, count in counts.items()
+        ]
+        listed[:] = [a_service("digits", "ready").model_copy(update={"instances": tuple(instances)})]
+        controller.tick()
+    with context.store.read() as connection:
+        events = event_store.list_after(connection, 0)
+    assert {(event.type, event.subject, event.app) for event in events} == {
+        ("service.restarted", "service/digits", "a")
+    }
+    assert [dict(event.data) for event in events] == [
+        {"instance": "1", "restarts": 2, "error": "it was killed 2 times"},
+        {"instance": "2", "restarts": 1, "error": "it was killed 2 times"},
+        {"instance": "2", "restarts": 2, "error": "it was killed 2 times"},
+    ]
 
 
 def test_what_was_put_right_of_a_service_is_an_event(context: ServerContext, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,12 @@ def test_a_change_of_state_or_size_is_kept_at_once_and_an_idle_service_adds_noth
     assert [(sample.at, sample.state) for sample in samples] == [(0.0, "ready"), (95.0, "ready"), (100.5, "backup")]
 
 
+def test_a_restart_that_was_over_before_it_was_seen_is_a_sample() -> None:
+    history, restarted = ServiceHistory(), [{"instance": "0", "state": "ready", "restarts": 1}]
+    observe(history, (0.0, make_record()), (1.0, make_record()), (2.0, make_record(instances=restarted)))
+    assert [sample.at for sample in history.list_samples(make_record())] == [0.0, 2.0]
+
+
 def test_what_autoscaling_goes_by_is_the_mean_of_the_ready_instances() -> None:
     for metric, load in (("queue", 3.0), ("rps", 5.0), ("cpu", None)):
         history, scaling = ServiceHistory(), {**SCALING, "metric": metric}

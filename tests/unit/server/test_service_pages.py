@@ -13,7 +13,7 @@ from scanflow.backends.log_reader import LogPage, LogPart
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import NotFoundError, ServiceFailedError
 from scanflow_server.server_context import ServerContext
-from scanflow_server.store import application_store, intent_store
+from scanflow_server.store import application_store, event_store, intent_store
 from tests.unit.server.page_browser import Browser, browsing
 from tests.unit.server.server_rows import Api, make_request_row
 
@@ -148,6 +148,26 @@ def test_a_service_s_page_says_what_serves_where_and_how_well(viewer: Browser) -
     assert HOSTILE not in text
     assert ('data-label="restarts"' in text, 'data-label="error"' in text) == (False, True), "what is empty is left out"
     assert page.addresses >= {"/models/cnn", "/services/digits/logs?instance=1", "/applications/shop"}
+
+
+def test_a_restart_of_an_instance_is_among_the_changes_and_marked_on_the_plot(
+    viewer: Browser, context: ServerContext
+) -> None:
+    before = make_record("digits", "data")
+    for restarts, now in enumerate((100.0, 101.0)):
+        (instance,) = before.instances
+        listed = before.model_copy(update={"instances": (instance.model_copy(update={"restarts": restarts}),)})
+        context.service_history.observe([listed], now)
+    data = {"instance": "7", "restarts": 1, "error": "it was killed by the signal SIGKILL"}
+    with context.store.write() as connection:
+        event_store.record(
+            connection, "service.restarted", "service/digits", at=101.0, app="shop", team="data", data=data
+        )
+    page = viewer.read("/services/digits")
+    assert page.links["instance 7 restarted"] == "/events/1"
+    text = viewer.get("/services/digits")
+    assert text.count("killed by the signal SIGKILL") == 1
+    assert text.count('href="/events/1"') == 3, "in the table, and in both widths of the plot"
 
 
 def test_who_may_only_look_is_offered_no_change_and_refused_one(viewer: Browser, editor: Browser) -> None:
