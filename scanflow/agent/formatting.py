@@ -71,17 +71,18 @@ def describe_entry(kind: str, body: Any) -> str:
     return _format_json(body)
 
 
-def describe_changes(action: Action) -> str:
+def describe_changes(action: Action, now: Mapping[str, Any] | None = None) -> str:
     """Describe what an action changes, as far as its record has it: ``model models:/cnn/1 → models:/cnn/2``.
 
-    What was before is known by its inverse, once it has begun; an argument without is shown alone.
+    What was before is known by its inverse, once it has begun; until then it is what is ``now``. An argument without is
+    shown alone.
     """
     back, intent = action.inverse, action.intent
-    before = back.arguments if back is not None and back.primitive == intent.primitive else {}
+    before = back.arguments if back is not None and back.primitive == intent.primitive else now or {}
     wanted = {name: value for name, value in mask_secrets(intent.arguments).items() if name not in _ABOUT}
     return ", ".join(
         f"{name} {_format_plain(before[name])} → {_format_plain(value)}"
-        if name in before
+        if before.get(name) is not None
         else f"{name} {_format_plain(value)}"
         for name, value in wanted.items()
         if value is not None and (name not in before or before[name] != value)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, tzinfo
+from typing import Any
 
 from scanflow.agent.agent_records import JSON, Action
+from scanflow.agent.formatting import MAX_VALUE_LENGTH, describe_changes
 from scanflow.drift.promotion import format_decision
+from scanflow.text.printable import make_one_line
 from scanflow.text.times import to_datetime
 from scanflow_server.arbiter.arbitration import ALLOWED
 
@@ -77,6 +80,15 @@ def format_reason(action: Action) -> str:
     if decision.reason != ALLOWED:
         return decision.reason.removesuffix(f" Approve it: scanflow approve {action.id}.")  # pages have a button
     return intent.rule if intent.source == "agent" else str(intent.arguments.get("reason") or "")
+
+
+def format_request(action: Action, now: Mapping[str, Any]) -> str:
+    """Return in a line what an action that waits would change, by which rule, and why it waits.
+
+    ``now``: the present values of its target.
+    """
+    rule = f"rule: {make_one_line(action.intent.rule, MAX_VALUE_LENGTH)}" if action.intent.rule else ""
+    return "; ".join(filter(None, (describe_changes(action, now), rule, format_reason(action))))
 
 
 def _describe_effect(action: Action) -> str:

@@ -11,7 +11,7 @@ from scanflow.agent.agent_records import Action
 from scanflow.errors import InvalidError
 from scanflow.reports.model_history import ComparedSlice, read_slices
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
-from scanflow_server.dashboard.overview_page import build_action_table, list_actions
+from scanflow_server.dashboard.overview_page import build_action_table, list_actions, list_approvals
 from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell
 from scanflow_server.dashboard.page_windows import WINDOW, TableWindow
 from scanflow_server.dashboard.subject_links import build_action_address, build_agent_address, find_address, list_links
@@ -41,7 +41,7 @@ def load_actions(request: PageRequest) -> PageView:
     window = TableWindow.read(request)
     about: Any = {name: request.query.get(name) or None for name in _FILTERS}
     state = request.query.get("state") or None
-    waiting = list_actions(request, limit=WINDOW, **about, state="pending", verdict="approve")
+    waiting = list_approvals(request, limit=WINDOW, **about)
     actions = list_actions(request, limit=WINDOW + 1, offset=window.start, **about, state=state)
     return PageView.make(
         "Actions",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from scanflow.agent.agent_records import Action, AgentView, Event
 from scanflow.agent.formatting import describe_changes
@@ -13,7 +13,7 @@ from scanflow.backends.run_records import RunRecord
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import UnsupportedError
 from scanflow.reports.loop_events import TYPES
-from scanflow_server.arbiter.why import format_reason
+from scanflow_server.arbiter.why import format_reason, format_request
 from scanflow_server.control.agent_controller import describe_agent
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageRequest, PageView
 from scanflow_server.dashboard.page_cells import CellRow, CellTable, LinkCell, Moment, StateCell
@@ -46,7 +46,7 @@ def load(request: PageRequest) -> PageView:
     return PageView.make(
         "Overview",
         "scanflow status",
-        approvals=list_actions(request, app=app, team=team, state="pending", verdict="approve"),
+        approvals=list_approvals(request, app=app, team=team),
         labels=labels,
         failures=list_failures(runs, services, agents),
         drifts=list_undecided_drifts(drifts, actions, since=request.now - _RECENT_S),
@@ -83,6 +83,14 @@ def list_actions(
     with request.context.store.read() as connection:
         mask = build_text_mask(cache_maskers(connection))
         return intent_store.list_actions(connection, limit=limit, offset=offset, mask=mask, **about)
+
+
+def list_approvals(request: PageRequest, **about: Any) -> list[tuple[Action, str]]:
+    """Return the newest actions that wait for a person, and what each would change and why."""
+    waiting = list_actions(request, **about, state="pending", verdict="approve")
+    services = list_services(request) if waiting else []
+    shapes = {f"service/{service.name}": service.shape.model_dump() for service in services}
+    return [(action, format_request(action, shapes.get(action.intent.target, {}))) for action in waiting]
 
 
 def list_events(
@@ -132,7 +140,7 @@ def _build_restart_row(event: Event) -> CellRow:
         "action": LinkCell(f"instance {event.data.get('instance')} restarted", f"/events/{event.id}"),
         "changes": None,
         "by": None,
-        "why": event.data.get("error"),
+        "why": str(event.data.get("error") or ""),
     }
 
 

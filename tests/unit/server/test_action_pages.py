@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from scanflow.agent.agent_records import JSON, Decision, PrimitiveCall, Sample
+from scanflow.backends.service_records import Shape
 from scanflow.reports.model_history import read_slices
 from scanflow_server.arbiter.arbitration import ALLOWED
 from scanflow_server.arbiter.why import explain_action
@@ -17,6 +18,7 @@ from scanflow_server.dashboard.subject_links import find_address, list_links
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import intent_store
 from tests.page_reader import PageReader
+from tests.unit.server.answering import a_service
 from tests.unit.server.arbiter.intent_builders import action, intent
 from tests.unit.server.page_browser import browsing
 from tests.unit.server.server_rows import Api, make_action_row, read_from_store
@@ -170,6 +172,18 @@ def test_what_waits_comes_first_and_an_editor_decides_with_a_reason(api: Api, co
         ada.post("/actions/a1/approve", reason="yes")
     approved = read_from_store(context.store, intent_store.find, "a1").action
     assert (approved.approved_by, approved.approved_why) == ("ada", "yes")
+
+
+def test_what_waits_says_what_it_would_change_and_what_was_measured(
+    api: Api, context: ServerContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = a_service("digits", "ready").model_copy(update={"shape": Shape(instances=2)})
+    monkeypatch.setattr(context.deployer, "services", lambda **_: [service])
+    arguments: dict[str, JSON] = {"workflow": "digits", "instances": 3}
+    add_action(context, "a1", target="service/digits", arguments=arguments, rule="slow: p95 > most, p95=0.28, most=0.1")
+    with browsing(api) as ada:
+        for path in ("/", "/actions"):
+            assert "instances 2 → 3; rule: slow: p95 &gt; most, p95=0.28, most=0.1; So it was." in ada.get(path)
 
 
 def test_buttons_are_of_what_may_be_done(api: Api, context: ServerContext) -> None:

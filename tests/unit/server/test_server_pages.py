@@ -140,7 +140,7 @@ def test_what_runs_and_who_waits_for_whom_is_on_the_first_page(api: Api, ada: ht
         agent_store.put(connection, app="mnist", name="planner", team="data", document=document, source=None)
     page = ada.get("/").text
     read = PageReader(page)
-    assert re.search(r"&lt;executor&gt; wants <strong>.*</strong>: &lt;better&gt; by far</span>", page)
+    assert re.search(r"&lt;executor&gt; wants <strong>.*</strong>: .*; &lt;better&gt; by far</span>", page)
     assert (
         read.links.items()
         >= {
