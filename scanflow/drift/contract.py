@@ -62,7 +62,12 @@ class DetectionOutputs(_Outputs):
 
     drifted: Annotated[bool, BeforeValidator(_check_truth)]
     n_newdata: Count | None = None
+    n_samples: Count | None = None
+    """How many of the new predictions were compared: those that repeat a picture are left out. None: all."""
+
     n_anomalies: Count = 0
+    """Outliers among these samples."""
+
     n_picked: Count = 0
     """Number of samples to be labelled, including those for evaluation."""
 

@@ -93,6 +93,7 @@ def detect(
     figures: dict[str, Any] = {
         "drifted": int(scores.drifted),
         "n_newdata": len(everything.x),
+        "n_samples": len(new.x),
         "n_anomalies": len(scores.outliers),
         "n_picked": len(points),
         "n_evaluation": sum(point.purpose == "evaluate" for point in points),

@@ -215,8 +215,14 @@ def _format_count(event: Event) -> LoopEvent:
     )
 
 
+def find_sample_count(event: Event) -> int | None:
+    """Return how many samples a detection compared, among which it found the outliers: of equal pictures one."""
+    return _as_number(event.data.get("samples", event.data.get("predictions")))
+
+
 def _format_drift(event: Event) -> LoopEvent:
-    anomalies, looked, picked = (_as_number(event.data.get(name)) for name in ("anomalies", "predictions", "picked"))
+    anomalies, picked = (_as_number(event.data.get(name)) for name in ("anomalies", "picked"))
+    looked = find_sample_count(event)
     suffix = "" if looked is None else f" of {looked:,}"
     points = f"; {picked:,} samples selected for labelling" if picked else ""
     columns = list_drifted_columns(event)

@@ -8,7 +8,7 @@ from typing import Any
 
 from scanflow.agent.agent_records import Event
 from scanflow.drift.promotion import format_decision
-from scanflow.reports.loop_events import format_verdict, list_drifted_columns
+from scanflow.reports.loop_events import find_sample_count, format_verdict, list_drifted_columns
 
 
 @dataclass(slots=True)
@@ -77,10 +77,10 @@ def format_detection(event: Event) -> str:
     )
     rest = f" and {len(columns) - 3} more" if len(columns) > 3 else ""
     outliers = _format_figure(event.data.get("anomalies"), "{:,}") + _format_figure(
-        event.data.get("predictions"), " of {:,}"
+        find_sample_count(event), " of {:,}"
     )
     parts = (
-        f"{outliers} predictions are outliers" if outliers else "",
+        f"{outliers} samples are outliers" if outliers else "",
         _format_figure(event.data.get("p_value"), "p {:.3g}"),
         f"columns: {worst}{rest}" if worst else "",
     )

@@ -261,7 +261,7 @@ def test_a_drift_that_is_suspected_again_is_not_gone() -> None:
     again = make_event(5, "drift.suspected", anomalies=20, predictions=800, run="a-b-5", why="1 of the last 3 looks")
     page = report_page("shop", [make_drift_event(1, "a-b-0"), EVIDENCED, PROMOTED, again])
     assert verdicts(page) == ["V2 was trained on it and promoted; no detection has checked the result yet."]
-    assert "20 of 800 predictions are outliers: 1 of the last 3 looks" in page
+    assert "20 of 800 samples are outliers: 1 of the last 3 looks" in page
 
 
 def test_numbers_have_their_n_and_interval_and_every_version_that_served_is_listed() -> None:

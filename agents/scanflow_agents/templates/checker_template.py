@@ -409,6 +409,7 @@ def _process_detection(
         picked = _request_labels(context, run, windows, requests)
     kind = "continues" if drifted and not picked and (windows or outdated) else verdict.kind
     about: dict[str, Any] = {"run": run, "anomalies": anomalies, "picked": picked, "predictions": detection.n_newdata}
+    about |= {} if detection.n_samples is None else {"samples": detection.n_samples}
     statistics = ("statistic", "threshold", "p_value", "columns")
     about |= {name: outputs[name] for name in statistics if outputs.get(name) is not None}
     about |= {"why": verdict.why} if verdict.why else {}

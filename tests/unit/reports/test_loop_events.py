@@ -41,6 +41,11 @@ def make_evaluation_event(
             "detection",
             "drift: 300 of 1,000 outliers; 100 samples selected for labelling",
         ),
+        (
+            event("drift.found", "checker", anomalies=160, picked=0, predictions=685, samples=520),
+            "detection",
+            "drift: 160 of 520 outliers",
+        ),
         (event("drift.found", "checker", anomalies=3, picked=0, predictions=None), "detection", "drift: 3 outliers"),
         (event("drift.none", "checker", predictions=1000), "look", "no drift in 1,000 predictions"),
         (event("labels.given", None, count=100, by="ada"), "label", "100 labels"),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scanflow.reports.outcome import format_detection
 from scanflow_agents.templates.detections import PastDetection, compute_recent_traffic
 from scanflow_agents.templates.label_requests import count_labels_to_request, select_points
 from tests.unit.agents.templates.fakes import LoopHarness, list_events
@@ -113,6 +114,13 @@ def test_while_samples_wait_or_are_learnt_from_no_more_of_that_drift_are_request
     harness.fire("planner", "retraining_ended")
     assert drifts(harness, "g")["picked"] == 0, "twice as many as at first, and no more"
     assert len(list_events(harness, "drift.found")) == 2
+
+
+def test_outliers_are_reported_with_the_number_of_samples_among_which_they_were_counted(harness: LoopHarness) -> None:
+    drifts(harness, "a", n_newdata=685, n_samples=520)
+    (event,) = list_events(harness, "drift.found")
+    assert (event.data["predictions"], event.data["samples"]) == (685, 520)
+    assert "30 of 520 samples are outliers" in format_detection(event)
 
 
 def test_after_a_model_was_put_to_use_its_drift_is_another_one(harness: LoopHarness) -> None:
