@@ -82,7 +82,10 @@ PAGES: Final = tuple(served for served in SERVED if isinstance(served, Dashboard
 ACTIONS: Final = tuple(served for served in SERVED if isinstance(served, PageAction))
 FILES: Final = tuple(served for served in SERVED if isinstance(served, PageFile))
 
-_PAGE_PATHS: Final = {"/reports", LOGIN, LOGOUT, LIVE, assets.PATH, *(page.section for page in PAGES)} - {"/"}
+_PAGE_PATHS: Final = {"/reports", "/favicon.ico", LOGIN, LOGOUT, LIVE, assets.PATH, *(page.section for page in PAGES)}
+_OTHER_PATHS: Final = {"/api", "/healthz", "/readyz", "/metrics"}
+"""What a browser may open, too, and gets as programs do."""
+
 _STYLES: Final = re.compile(r"<style>(.*?)</style>", re.DOTALL)
 _MAX_EVENTS: Final = 1_000
 """The newest events of an application that its report is made of."""
@@ -117,6 +120,7 @@ class Pages:
         pages = Starlette(
             routes=self.routes, exception_handlers={ScanflowError: _handle_error, NoSessionError: _redirect_to_login}
         )
+        pages.router.default = self._explain_absence
         shared = SharedRequests(pages, shares=context.requests)
 
         async def find_caller(scope: Scope, receive: Receive, send: Send) -> None:
@@ -135,9 +139,7 @@ class Pages:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope.get("path", "")
-        here = path == "/" or any(path == prefix or path.startswith(f"{prefix}/") for prefix in _PAGE_PATHS)
-        if scope["type"] != "http" or not here:
+        if scope["type"] != "http" or not (_get_section(scope) in _PAGE_PATHS or _is_of_browser(scope)):
             await self._app(scope, receive, send)
         else:
             await self._pages(scope, receive, _demand_tls(send) if _may_demand_tls(scope) else send)
@@ -230,11 +232,27 @@ class Pages:
             raise NotFoundError(f"No agent of {app!r} has reported anything yet.")
         return report_page(app, shown_events, [label.model_dump(mode="json") for label in labels])
 
+    async def _explain_absence(self, scope: Scope, _receive: Receive, _send: Send) -> None:
+        if _is_of_browser(scope):
+            await self._authenticate(Request(scope))
+        raise NotFoundError(f"There is no page at {scope['path']!r:.80}.")
+
     async def _authenticate(self, request: Request) -> TokenHolder:
         caller: TokenHolder | None = request.state.caller
         if caller is None:
             raise NoSessionError
         return caller
+
+
+def _get_section(scope: Scope) -> str:
+    return str(scope["path"][:1] + scope["path"][1:].partition("/")[0])
+
+
+def _is_of_browser(scope: Scope) -> bool:
+    """Return whether somebody opens an address in a browser, which no program that sends a token does."""
+    headers = dict(scope["headers"])
+    is_read = scope["method"] == "GET" and b"text/html" in headers.get(b"accept", b"")
+    return is_read and b"authorization" not in headers and _get_section(scope) not in _OTHER_PATHS
 
 
 def _may_demand_tls(scope: Scope) -> bool:

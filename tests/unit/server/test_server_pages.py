@@ -78,6 +78,24 @@ def test_nobody_gets_in_without_a_token_and_the_cookie_is_for_these_pages_alone(
     assert ada.get("/labels").url.path == "/login"
 
 
+def test_a_browser_gets_a_page_at_an_unknown_address_and_a_program_what_it_can_read(
+    api: Api, ada: httpx2.Client
+) -> None:
+    opens = {"accept": "text/html,application/xhtml+xml"}
+    for path in ("/nonsense", "/runs/fox-1/nonsense"):
+        missing = ada.get(path, headers=opens)
+        assert (missing.status_code, PageReader(missing.text).links["Go to the overview"]) == (404, "/")
+    with http_client(base_url=ada.base_url) as stranger:
+        sent = stranger.get("/nonsense", headers=opens)
+        assert (sent.status_code, sent.headers["location"]) == (303, "/login?next=%2Fnonsense")
+        assert stranger.get("/favicon.ico").status_code == 404
+        for headers in ({}, {**opens, "authorization": "Bearer wrong"}):
+            refused = stranger.get("/nonsense", headers=headers)
+            assert (refused.status_code, refused.json()["title"]) == (401, "A token is needed")
+        assert stranger.get("/api/v1/status", headers=opens).status_code == 401
+        assert stranger.get("/healthz", headers=opens).status_code == 200
+
+
 def test_a_login_leads_to_one_of_these_pages_whatever_a_link_says(api: Api, ada: httpx2.Client) -> None:
     token = api.post("/tokens", json={"name": "eve"}).json()["token"]
     for after, leads in (
