@@ -27,6 +27,15 @@ PNG = encode_thumbnail(np.arange(784).reshape(28, 28) % 97)
 assert PNG is not None
 PICTURE = base64.b64encode(PNG).decode()
 
+_LIST_LEFT_EDGES = """
+const cell = [...document.querySelectorAll('td:has(time)')].find(cell => cell.innerText.includes('many words'));
+return [...cell.childNodes].filter(node => node.data?.includes('many words')).map(node => {
+  const range = document.createRange();
+  range.selectNodeContents(node);
+  return Math.min(...[...range.getClientRects()].map(box => box.left));
+});
+"""
+
 
 def queue(server: ServerProcess, *samples: dict[str, Any]) -> None:
     server.api.post("/labels", json={"app": "mnist", "items": samples}).raise_for_status()
@@ -57,6 +66,19 @@ def test_the_address_of_the_server_leads_to_what_runs_and_what_waits(
     browser.wait_for("0 of 1 labelled")
     assert browser.list_hosts() == {server.url}
     assert browser.read_console() == []
+
+
+def test_a_text_with_a_time_in_it_is_one_text(browser: Browser, server: ServerProcess, width: int) -> None:
+    words = "many words " * 12
+    event = report(1, "sample", value=f"{words} at 2026-11-28T10:00:00Z {words}").model_dump(mode="json")
+    server.api.post("/events", json=[event]).raise_for_status()
+    browser.resize(width)
+    log_in(browser, server)
+    browser.open(f"{server.url}/events", "many words")
+    assert browser.measure("events") == (width, [])
+    edges = browser.driver.execute_script(_LIST_LEFT_EDGES)
+    assert len(edges) == 2, "before and after the time"
+    assert edges[0] == pytest.approx(edges[1], abs=1)
 
 
 def test_a_person_labels_by_keyboard_and_by_mouse_and_the_server_has_the_labels(
