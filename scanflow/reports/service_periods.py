@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from scanflow.agent.agent_records import Event
-from scanflow.drawing.line_chart import Period
+from scanflow.drawing.line_chart import EventLine, Period
 from scanflow.drawing.states import get_state_look
 
 TYPES = ("service.unready", "service.ready")
@@ -33,3 +33,12 @@ def list_unready_periods(events: Iterable[Event], service: str) -> Sequence[Peri
             look = get_state_look(state)
             periods.append(Period(event.at, None, f"{look.mark} {WORDS.get(state, state)}", look.colour))
     return periods
+
+
+def describe_restart(event: Event) -> str:
+    return f"instance {event.data.get('instance')} restarted"
+
+
+def mark_restart(event: Event, address: str) -> EventLine:
+    """Return the mark of a restart on a plot; ``address``: where the event is shown."""
+    return EventLine(event.at, describe_restart(event), "amber", "!", address=address)

@@ -13,6 +13,7 @@ from scanflow.backends.run_records import RunRecord
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import UnsupportedError
 from scanflow.reports.loop_events import TYPES
+from scanflow.reports.service_periods import describe_restart
 from scanflow_server.arbiter.why import format_reason, format_request
 from scanflow_server.control.agent_controller import describe_agent
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageRequest, PageView
@@ -88,8 +89,7 @@ def list_actions(
 def list_approvals(request: PageRequest, **about: Any) -> list[tuple[Action, str]]:
     """Return the newest actions that wait for a person, and what each would change and why."""
     waiting = list_actions(request, **about, state="pending", verdict="approve")
-    services = list_services(request) if waiting else []
-    shapes = {f"service/{service.name}": service.shape.model_dump() for service in services}
+    shapes = {f"service/{row.name}": row.shape.model_dump() for row in (list_services(request) if waiting else ())}
     return [(action, format_request(action, shapes.get(action.intent.target, {}))) for action in waiting]
 
 
@@ -118,10 +118,10 @@ def select_agents_actions(actions: Iterable[Action], *, since: float) -> list[Ac
 
 def build_action_table(actions: Iterable[Action], restarts: Iterable[Event] = ()) -> CellTable:
     """Return a table of actions, and of restarts of instances, the newest first."""
-    dated = [(action.began or action.intent.at, _build_action_row(action)) for action in actions]
-    dated += [(event.at, _build_restart_row(event)) for event in restarts]
-    dated.sort(key=lambda entry: entry[0], reverse=True)
-    return CellTable.make(({**row, "when": Moment(at)} for at, row in dated), "No action yet.", "scanflow agents")
+    entries = [(action.began or action.intent.at, _build_action_row(action)) for action in actions]
+    entries += [(event.at, _build_restart_row(event)) for event in restarts]
+    entries.sort(key=lambda entry: entry[0], reverse=True)
+    return CellTable.make(({**row, "when": Moment(at)} for at, row in entries), "No action yet.", "scanflow agents")
 
 
 def _build_action_row(action: Action) -> CellRow:
@@ -135,13 +135,8 @@ def _build_action_row(action: Action) -> CellRow:
 
 
 def _build_restart_row(event: Event) -> CellRow:
-    return {
-        "state": StateCell("interrupted"),
-        "action": LinkCell(f"instance {event.data.get('instance')} restarted", f"/events/{event.id}"),
-        "changes": None,
-        "by": None,
-        "why": str(event.data.get("error") or ""),
-    }
+    link, why = LinkCell(describe_restart(event), f"/events/{event.id}"), str(event.data.get("error") or "")
+    return {"state": StateCell("interrupted"), "action": link, "changes": None, "by": None, "why": why}
 
 
 def build_run_table(runs: Iterable[RunRecord], empty: str) -> CellTable:

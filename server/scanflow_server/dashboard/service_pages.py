@@ -20,7 +20,7 @@ from scanflow.errors import ScanflowError
 from scanflow.placement.sysfs import read_topology
 from scanflow.placement.topology_drawing import PlacedProcess, draw_topology
 from scanflow.reports.load_drawing import draw_service_load
-from scanflow.reports.service_periods import RESTARTED, TYPES, list_unready_periods
+from scanflow.reports.service_periods import RESTARTED, TYPES, list_unready_periods, mark_restart
 from scanflow.text.printable import make_log_printable
 from scanflow_server import service_predictions
 from scanflow_server.bodies import Operation
@@ -70,12 +70,9 @@ def _locate(name: str) -> str:
 
 def load_service(request: PageRequest) -> PageView:
     record = get_service(request)
-    actions = list_actions(request, target=f"service/{record.name}", team=record.team, limit=_MAX_CHANGES)
-    events = list_events(
-        request, type=[*TYPES, RESTARTED], subject=f"service/{record.name}", app=record.app, team=record.team,
-        limit=_MAX_EVENTS,
-    )  # fmt: skip
-    restarts = [event for event in events if event.type == RESTARTED]
+    subject, types = f"service/{record.name}", [*TYPES, RESTARTED]
+    actions = list_actions(request, target=subject, team=record.team, limit=_MAX_CHANGES)
+    events = list_events(request, type=types, subject=subject, app=record.app, team=record.team, limit=_MAX_EVENTS)
     canary = next((revision for revision in record.revisions if revision.role != "current"), None)
     policy = None if canary is None else find_policy(actions)
     return PageView.make(
@@ -91,7 +88,7 @@ def load_service(request: PageRequest) -> PageView:
         graph=_plan_graph_drawing(request, record),
         machine=_plan_machine_drawing(request, record),
         load=_plan_load_drawing(request, record, actions, events),
-        changes=build_action_table(actions, restarts[-_MAX_CHANGES:]),
+        changes=build_action_table(actions, [event for event in events if event.type == RESTARTED][-_MAX_CHANGES:]),
         affinities=_AFFINITIES,
         window=f"{WINDOW_S:.0f} s",
         interval=f"{INTERVAL_S:.0f} s",
@@ -121,9 +118,7 @@ def _plan_load_drawing(
         for action in actions
         if action.began is not None
     ]
-    for event in (event for event in events if event.type == RESTARTED):
-        words = f"instance {event.data.get('instance')} restarted"
-        marks.append(EventLine(event.at, words, "amber", "!", address=f"/events/{event.id}"))
+    marks += [mark_restart(event, f"/events/{event.id}") for event in events if event.type == RESTARTED]
     periods = list_unready_periods(events, record.name)
     if len(samples) < 2:
         return None
