@@ -140,6 +140,7 @@ def test_a_run_shows_its_steps_its_failure_and_other_peoples_text_escaped() -> N
 @pytest.fixture
 def madrid(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TZ", "Europe/Madrid")
+    monkeypatch.setenv("COLUMNS", "200")  # no time is broken into lines
     time.tzset()
     yield
     monkeypatch.undo()
