@@ -56,9 +56,7 @@ def render_report(
     first, last = (format_time(end, LONG, zone) for end in span)
     when = f"From {first} to {last}. All times are {format_time(span[1], '%Z', zone)}."
     marks = sections.build_event_lines(events)
-    history = (
-        _render_plot(POINTS, sections.draw_history, versions) if versions else render_missing(_NOT_COMPARED)
-    )
+    history = _render_plot(POINTS, sections.draw_history, versions) if versions else render_missing(_NOT_COMPARED)
     draw_lanes = partial(draw_agent_lanes, zone=zone)
     activity = _render_plot(LANES, draw_lanes, events) if events else render_missing("No activity yet.")
     drifts = [render_outcome(outcome, tracker, zone) for outcome in outcomes] or [render_missing("No drift was found.")]

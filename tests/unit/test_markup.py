@@ -104,7 +104,7 @@ def render_evil_overview() -> str:
     decision = Decision(intent=EVIL, verdict="approve", reason=EVIL, at=1.0)
     requested = action(intent(EVIL, agent=EVIL, target=EVIL), began=1.0, decision=decision, state="pending")
     return render_evil_page(
-        "overview", approvals=[requested], labels=1, failures=[(LinkCell(EVIL, EVIL), EVIL, EVIL)],
+        "overview", approvals=[(requested, EVIL)], labels=1, failures=[(LinkCell(EVIL, EVIL), EVIL, EVIL)],
         drifts=[Event(at=1.0, type="drift.found", app=EVIL, data={})], running=TABLE, services=EMPTY, agents=TABLE,
         today=TABLE, reports=[EVIL], choices=CHOICES, signs_in=True,
     )  # fmt: skip

@@ -158,7 +158,7 @@ def test_the_agents_tell_what_they_found_out(harness: LoopHarness) -> None:
     assert isinstance(evidence, dict)
     assert (evidence["verdict"], evidence["n"], evidence["run"]) == ("promote", 1000, "bold-fox-2")
     assert intent.evidence == {}, "the executor was asked by hand"
-    assert judged.data.pop("began") < judged.at, "the run that compared them"
+    assert judged.data.pop("began") == judged.at, "of the run, which takes no time here"
     assert judged.data == {
         "agent": "planner",
         "run": "bold-fox-2",
