@@ -74,12 +74,18 @@ def describe_entry(kind: str, body: Any) -> str:
 def describe_changes(action: Action, now: Mapping[str, Any] | None = None) -> str:
     """Describe what an action changes, as far as its record has it: ``model models:/cnn/1 → models:/cnn/2``.
 
-    What was before is known by its inverse, once it has begun; until then it is what is ``now``. An argument without is
-    shown alone.
+    What was before is known by its inverse or its result, once it has begun; until then it is what is ``now``. An
+    argument without is shown alone.
     """
-    back, intent = action.inverse, action.intent
-    before = back.arguments if back is not None and back.primitive == intent.primitive else now or {}
-    wanted = {name: value for name, value in mask_secrets(intent.arguments).items() if name not in _ABOUT}
+    back, intent, before = action.inverse, action.intent, now or {}
+    if back is not None and back.primitive == intent.primitive:
+        before = back.arguments
+    elif isinstance(action.result, dict) and isinstance(known := action.result.get("before"), dict):
+        before = known
+    arguments = mask_secrets(intent.arguments)
+    sizing = arguments.pop("sizing", None)  # of a deployment
+    arguments |= sizing if isinstance(sizing, dict) else {}
+    wanted = {name: value for name, value in arguments.items() if name not in _ABOUT}
     return ", ".join(
         f"{name} {_format_plain(before[name])} → {_format_plain(value)}"
         if before.get(name) is not None
@@ -126,7 +132,7 @@ def format_strategy_action(action: Any) -> str:
 
 
 def _format_plain(value: Any) -> str:
-    return value if isinstance(value, str) else _format_json(value)
+    return make_one_line(value if isinstance(value, str) else _format_json(value), MAX_VALUE_LENGTH)
 
 
 def _format_json(value: Any) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 from threading import Lock
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from scanflow.app.application_files import dump_document
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import ServiceObserver, ServiceRecord
 from scanflow.deployer.embedded import EmbeddedDeployer
-from scanflow.errors import InternalError, InvalidError, NotFoundError, UnavailableError, UsageError
+from scanflow.errors import InternalError, InvalidError, NotFoundError, ScanflowError, UnavailableError, UsageError
 from scanflow.http.problems import build_problem, parse_error
 from scanflow.processes.background_jobs import MAX_STARTS, Job, Lines, Processes
 from scanflow_server.change_notifier import ChangeNotifier
@@ -45,11 +46,23 @@ class ServiceDrivers:
         """Make the change that a person requested. UsageError: it failed; a person's change is not retried."""
         with self._context.store.read() as connection:
             request = intent_store.get(connection, intent.id).request
-        result = self.drive(intent, intent.primitive, intent.target.partition("/")[2], request)
+        service = intent.target.partition("/")[2]
+        before = self._read_values(intent, service)
+        result = self.drive(intent, intent.primitive, service, request)
         if result["problem"] is not None:
             raise UsageError(str(result["problem"]["detail"]))
         record = result["result"]
-        return PrimitiveResult({} if record is None else summarize_service(ServiceRecord.model_validate(record)))
+        after = {} if record is None else summarize_service(ServiceRecord.model_validate(record))
+        return PrimitiveResult(after | ({"before": before} if before else {}))
+
+    def _read_values(self, intent: Intent, service: str) -> dict[str, Any]:
+        """Return what a change of a service begins from; empty if there is no service yet, or the change has begun."""
+        if self._context.get_operation_job(intent.id, "").starts:
+            return {}
+        with suppress(ScanflowError):
+            values = summarize_service(self._context.deployer.service(service))
+            return values | ({"model": values["models"].popitem()[1]} if len(values["models"]) == 1 else {})
+        return {}
 
     def drive(self, intent: Intent, kind: str, service: str, request: Any, *, part: str = "") -> dict[str, Any]:
         """Have a driver make an action's change, or find how it ended; return its result or problem.

@@ -11,6 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from scanflow.agent.formatting import MAX_VALUE_LENGTH, describe_changes
 from scanflow.backends.service_change import ServiceChange
 from scanflow.errors import UsageError
 from scanflow.processes.background_jobs import Job, Processes
@@ -196,6 +197,32 @@ def test_a_command_is_explained(change_requests: ChangeRequests) -> None:
     assert lines[0].startswith("request   by ada at ")
     assert f'intent    {id}: change(instances=2, service="digits") on service/digits' in lines
     assert not any(line.startswith(("sample", "rule")) for line in lines)
+
+
+def test_a_change_says_what_it_began_from_unless_it_began_on_an_earlier_server(
+    change_requests: ChangeRequests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, record = change_requests.context, a_service("digits", "ready")
+    monkeypatch.setattr(context.deployer, "service", lambda _name: record)
+    said = list[str]()
+    for has_begun in (False, True):
+        id = change_requests.request("change", instances=2, cores=1.5)
+        job = context.get_operation_job(id)
+        end_job(job)
+        if has_begun:
+            (job.path / "starts").write_bytes(b".")
+        change_requests.engine.settle()
+        said.append(describe_changes(change_requests.get_row(id).action))
+    assert said == ["instances 1 → 2, cores 1.5", "instances 2, cores 1.5"]
+
+
+def test_the_sizes_of_a_deployment_are_said_one_by_one_and_a_long_value_is_cut() -> None:
+    arguments: dict[str, Any] = {"service": "digits", "sizing": {"instances": 2, "affinity": None}, "port": 8080}
+    assert describe_changes(make_request_row("deploy-1", "deploy", arguments=arguments).action) == (
+        "port 8080, instances 2"
+    )
+    long = make_request_row("deploy-2", "deploy", arguments={"parameters": {"text": "x" * 1000}}).action
+    assert len(describe_changes(long)) == len("parameters ") + MAX_VALUE_LENGTH
 
 
 def test_how_a_command_failed_is_reported_and_it_is_not_tried_again(change_requests: ChangeRequests) -> None:
