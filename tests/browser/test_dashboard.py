@@ -254,6 +254,9 @@ def test_the_page_says_that_the_server_is_gone_and_goes_on_when_it_is_back(perso
     person.wait_for("The server does not answer")
     assert shop.running in person.find("main").text, "what it showed last stays"
     person.measure("gone")
+    person.find(f"a[href='/runs/{shop.running}']").click()
+    person.wait_for("the link was not followed")
+    assert shop.running in person.find("main").text, "it leads away once something answers"
     shop.start()
     read = "return document.querySelector('#connection').hidden"
     wait_until(lambda: person.driver.execute_script(read), "the page has reconnected")

@@ -73,6 +73,22 @@ for (const failure of ["htmx:error", "htmx:response:error"]) {  // of the first 
   });
 }
 
+// While the server does not answer, a link would lead to the browser's own page about that, and what is shown would be
+// gone.
+document.addEventListener("click", async (event) => {
+  const link = event.target.closest("a[href]");
+  if (!link || !connection || connection.hidden || isShutOut || link.origin !== location.origin) return;
+  if (event.button || event.ctrlKey || event.metaKey || event.shiftKey || link.target) return;
+  if (link.hash && link.pathname + link.search === location.pathname + location.search) return;
+  event.preventDefault();
+  try {
+    await fetch(link.href, {method: "HEAD"});
+    location.assign(link.href);
+  } catch {
+    report("The server still does not answer: the link was not followed. Trying again.");
+  }
+});
+
 // A log that is read at its end stays at its end, but for one of which something is selected.
 let atEnd = new Set();
 document.addEventListener("htmx:before:swap", () => {
