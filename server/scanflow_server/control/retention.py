@@ -6,7 +6,6 @@ pause.
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -227,7 +226,7 @@ class RetentionController:
         """Delete functions sent by value that neither a run nor a stored document refers to."""
         before = self._context.clock() - self._keep.keep_ended_days * DAY_S
         with self._context.store.read() as connection:
-            needed = list_function_names(map(json.dumps, pruning.iterate_documents(connection)))
+            needed = list_function_names(pruning.iterate_documents(connection))
         self._context.deployer.batch.forget_functions(before, needed)
         forgotten = FunctionOwners(self._context.settings.folder).forget(before, needed)
         if forgotten:  # a write wakes the controllers

@@ -108,7 +108,7 @@ def make_not_found(id: str) -> NotFoundError:
 def find_by_key(connection: Connection, intent: Intent) -> ActionRow | None:
     own = (_qualify_key(intent), intent.key)  # the latter in rows of a version whose agents shared their keys
     same = and_(intents.c.app == intent.app, intents.c.team == intent.team, intents.c.key.in_(own))
-    rows = map(_parse_row, connection.execute(select(intents).where(same)).mappings())
+    rows = map(parse_row, connection.execute(select(intents).where(same)).mappings())
     return next((row for row in rows if qualify_key(row.intent) == qualify_key(intent)), None)
 
 
@@ -195,7 +195,7 @@ def list_newest(connection: Connection, intent: Intent, *, limit: int) -> list[A
     """Return the newest rows of an intent's strategy on its target, the newest first."""
     same = and_(intents.c.strategy == qualify_strategy(intent), intents.c.place == get_place(intent))
     query = select(intents).where(same, intents.c.id != intent.id).order_by(intents.c.number.desc()).limit(limit)
-    return [_parse_row(row) for row in connection.execute(query).mappings()]
+    return [parse_row(row) for row in connection.execute(query).mappings()]
 
 
 def delete(connection: Connection, id: str) -> None:
@@ -219,7 +219,7 @@ def list_waiting(
 ) -> list[ActionRow]:
     waits = and_(intents.c.state == "pending", intents.c.verdict.in_(verdicts))
     query = select(intents).where(OPEN, intents.c.place == place, waits).order_by(intents.c.number)
-    return [_parse_row(row) for row in connection.execute(query).mappings()]
+    return [parse_row(row) for row in connection.execute(query).mappings()]
 
 
 def list_due(connection: Connection) -> list[ActionRow]:
@@ -227,7 +227,7 @@ def list_due(connection: Connection) -> list[ActionRow]:
     watched = or_(intents.c.guard_until.is_not(None), intents.c.reverting.is_not(None))
     rows = connection.execute(select(intents).where(OPEN, or_(acts, watched))).mappings()
     # Sorted here: by the number, SQLite would not use the partial index.
-    return [_parse_row(row) for row in sorted(rows, key=lambda row: int(row["number"]))]
+    return [parse_row(row) for row in sorted(rows, key=lambda row: int(row["number"]))]
 
 
 def list_open_changes(connection: Connection) -> list[ActionRow]:
@@ -235,7 +235,7 @@ def list_open_changes(connection: Connection) -> list[ActionRow]:
     makes = and_(intents.c.state == "running", intents.c.place.like("service/%"))
     changes = or_(makes, intents.c.request.is_not(None))
     rows = connection.execute(select(intents).where(OPEN, _UNENDED, changes)).mappings()
-    return [_parse_row(row) for row in sorted(rows, key=lambda row: int(row["number"]))]
+    return [parse_row(row) for row in sorted(rows, key=lambda row: int(row["number"]))]
 
 
 def add(connection: Connection, row: ActionRow) -> None:
@@ -286,9 +286,9 @@ def _build_values(row: ActionRow) -> dict[str, Any]:
 
 def _select_one(connection: Connection, which: Any) -> ActionRow | None:
     row = connection.execute(select(intents).where(which)).mappings().first()
-    return None if row is None else _parse_row(row)
+    return None if row is None else parse_row(row)
 
 
-def _parse_row(row: RowMapping) -> ActionRow:
+def parse_row(row: RowMapping) -> ActionRow:
     own = {name: row[name] for name in ActionRow.model_fields if name != "action" and row[name] is not None}
     return ActionRow(action=Action.model_validate(row["document"]), **own)

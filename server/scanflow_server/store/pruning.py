@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any
 
-from sqlalchemy import Connection, and_, delete, func, insert, or_, select
+from sqlalchemy import Connection, Text, and_, cast, delete, func, insert, or_, select
 
 from scanflow_server.store import usage
-from scanflow_server.store.intent_store import ActionRow, find
+from scanflow_server.store.intent_store import ActionRow, parse_row
 from scanflow_server.store.tables import agents, applications, events, fields, intents, keys, marks, runs, trail
 
 
-def iterate_documents(connection: Connection) -> Iterator[Any]:
-    """Yield all documents that may refer to a function sent by value: applications, agents' and requested runs'."""
+def iterate_documents(connection: Connection) -> Iterator[str]:
+    """Yield the JSON texts of all documents that may refer to a function sent by value: applications, agents' and
+    requested runs'."""
     for column in (applications.c.document, agents.c.document, runs.c.definition, runs.c.asked):
-        yield from connection.execute(select(column).where(column.is_not(None))).scalars()
+        yield from connection.execute(select(cast(column, Text)).where(column.is_not(None))).scalars()
 
 
 # -- events
@@ -102,14 +102,13 @@ def list_closed_intents(
     old = or_(intents.c.decided < before, and_(intents.c.number <= surplus, intents.c.verdict != "act"))
     owners = select(fields.c.intent).where(fields.c.intent.is_not(None)).scalar_subquery()
     query = (
-        select(intents.c.number, intents.c.id)
+        select(intents)
         .where(intents.c.number > after, closed, old, intents.c.guard_until.is_(None), intents.c.reverting.is_(None))
         .where(intents.c.id.not_in(owners))
         .order_by(intents.c.number)
         .limit(most)
     )
-    rows = [(int(number), find(connection, id)) for number, id in connection.execute(query).all()]
-    return [(number, row) for number, row in rows if row is not None]
+    return [(int(row["number"]), parse_row(row)) for row in connection.execute(query).mappings()]
 
 
 def forget_intents(connection: Connection, ids: Iterable[str]) -> None:
