@@ -33,16 +33,19 @@ class ChangeNotifier:
             self._condition.wait_for(lambda: self._changes != since, timeout_s)
 
     async def wait_async(self, since: int, timeout_s: float) -> None:
-        entry = (asyncio.get_running_loop(), asyncio.Event())
+        await self.wait_until(since, asyncio.get_running_loop().time() + timeout_s)
+
+    async def wait_until(self, since: int, deadline: float) -> None:
+        """Wait for a change, until a time of the event loop's clock."""
+        loop, event = entry = (asyncio.get_running_loop(), asyncio.Event())
         with self._condition:
             if self._changes != since:
                 return
             self._waiting.add(entry)
+        timer = loop.call_at(deadline, event.set)  # cheaper than a timeout, which ends by an exception
         try:
-            async with asyncio.timeout(timeout_s):
-                await entry[1].wait()
-        except TimeoutError:
-            pass
+            await event.wait()
         finally:
+            timer.cancel()
             with self._condition:
                 self._waiting.discard(entry)

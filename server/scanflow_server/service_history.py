@@ -45,12 +45,22 @@ class ServiceHistory:
 
     def __init__(self) -> None:
         self._watched: dict[str, _Watched] = {}
+        self._seen: Mapping[str, object] = {}
+        self._changes = 0
         self._lock = threading.Lock()
+
+    @property
+    def changes(self) -> int:
+        """How often services were seen to have had requests, or to differ in size or state, since the last look."""
+        return self._changes
 
     def observe(self, records: Iterable[ServiceRecord], now: float) -> None:
         """Note what services do now; those that are not among them are forgotten."""
+        shown = {record.name: record for record in records}
+        seen = {name: (_get_size(record), _count_requests(record)) for name, record in shown.items()}
         with self._lock:
-            self._watched = {record.name: self._observe(record, now) for record in records}
+            self._changes, self._seen = self._changes + (seen != self._seen), seen
+            self._watched = {name: self._observe(record, now) for name, record in shown.items()}
 
     def list_samples(self, record: ServiceRecord) -> list[LoadSample]:
         """Return the samples of a service since it was deployed or the server began, the oldest first."""
@@ -115,6 +125,10 @@ def _add(watched: _Watched, sample: LoadSample) -> None:
 
 def _get_size(record: ServiceRecord) -> tuple[str, int, int, int]:
     return record.state, record.ready, record.shape.instances, _count_restarts(record)
+
+
+def _count_requests(record: ServiceRecord) -> list[int]:
+    return [revision.requests for revision in record.revisions]
 
 
 def _count_restarts(record: ServiceRecord) -> int:

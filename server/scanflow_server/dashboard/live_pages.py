@@ -20,6 +20,7 @@ from scanflow.backends.backend_port import ChangeMarked
 from scanflow.errors import ScanflowError
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageRequest
 from scanflow_server.server_context import ServerContext
+from scanflow_server.stream_limits import compute_next_tick
 from scanflow_server.streams import format_event
 
 LOOK_S, IDLE_LOOK_S = 0.4, 0.8
@@ -27,13 +28,13 @@ LOOK_S, IDLE_LOOK_S = 0.4, 0.8
 a change. A change is on the page within a second with both: a page that was just rendered has to wait."""
 
 MIN_PAUSE_S: Final = 0.25
-BUSY_SHARE, IDLE_SHARE = 0.1, 0.0005
+BUSY_SHARE, IDLE_SHARE = 0.1, 0.0003
 """The most of a core that a page takes: one that changes or grows, and one that does neither."""
 
 GROWING_PAUSE_S: Final = 0.4
 """After how long a page is rendered again that grows: what tells of changes tells nothing of the lines of a log."""
 
-IDLE_PAUSE_S, MAX_PAUSE_S = 8.0, 60.0
+IDLE_PAUSE_S, MAX_PAUSE_S = 8.0, 120.0
 """Between two renderings, in seconds: from when on a page counts as idle, and the longest."""
 
 
@@ -86,7 +87,8 @@ async def stream_page(
         elif may_have_changed:  # at most so often, however many changes there are
             await asyncio.sleep(wait_s)
         else:
-            await context.store_notifier.wait_async(changes, min(wait_s, pace.look_s))
+            due = asyncio.get_running_loop().time() + wait_s
+            await context.store_notifier.wait_until(changes, min(due, compute_next_tick(pace.look_s)))
 
 
 def _render(page: DashboardPage, request: PageRequest) -> tuple[str, bool, float]:
@@ -101,6 +103,6 @@ def _render(page: DashboardPage, request: PageRequest) -> tuple[str, bool, float
 
 
 def read_marker(context: ServerContext) -> Hashable:
-    """Return a value that differs once the backend's runs or services may have changed; None: it has no such value."""
-    backend = context.deployer.backend
-    return backend.read_change_marker() if isinstance(backend, ChangeMarked) else None
+    """Return a value that differs once the backend's runs or services may have changed, or services had requests."""
+    backend, seen = context.deployer.backend, context.service_history.changes
+    return seen, backend.read_change_marker() if isinstance(backend, ChangeMarked) else None

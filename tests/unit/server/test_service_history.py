@@ -105,3 +105,14 @@ def test_a_canary_is_analysed_by_what_it_did_since_it_began() -> None:
     verdict = history.analyse_canary(make_both(300, 104, 5), by_mean, 65.0)
     assert verdict is not None
     assert verdict.decision == "wait", "no record says the mean latency"
+
+
+def test_requests_a_state_and_a_service_that_is_gone_count_as_changes_and_an_idle_service_as_none() -> None:
+    history, looks = ServiceHistory(), [make_record(), make_record(), make_record(1), make_record(1, ready=0)]
+    changes = list[int]()
+    for at, record in enumerate(looks):
+        observe(history, (float(at), record))
+        changes.append(history.changes)
+    assert changes == [1, 1, 2, 3]
+    history.observe([], 9.0)
+    assert history.changes == 4
