@@ -20,9 +20,17 @@ class Heartbeats:
         self._since = since
         self._lock = threading.Lock()
         self._latest: dict[tuple[str, str], AgentRow] = {}
+        self._changes = 0
+
+    @property
+    def changes(self) -> int:
+        """How many heartbeats told of something new: an agent's first, and those whose sensors had fired since."""
+        return self._changes
 
     def note(self, row: AgentRow, *, at: float, sensors: list[dict[str, Any]] | None) -> None:
         with self._lock:
+            before = self._latest.get((row.app, row.name))
+            self._changes += before is None or before.sensors != sensors
             self._latest[row.app, row.name] = row.model_copy(update={"seen": at, "sensors": sensors})
 
     def get(self, app: str, name: str) -> AgentRow | None:

@@ -6,6 +6,7 @@ The limits of bodies are in :mod:`~scanflow_server.api_route`.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -29,7 +30,7 @@ _DISCARD_TIMEOUT_S: Final = 10.0
 _MORE = "or have the server's administrator raise SCANFLOW_MAX_STREAMS."
 
 
-TOKEN_CHECK_S: Final = 0.8
+TOKEN_CHECK_S: Final = 0.9
 """How often the token of an open stream is checked, in seconds."""
 
 
@@ -37,14 +38,14 @@ _CLOCK_S: Final = 0.001
 """The resolution of uvloop's clock, in seconds: it may wake a waiter by as much too early."""
 
 
-def compute_next_tick(period_s: float) -> float:
-    """Return when the event loop's clock shows the next multiple of a period.
+def compute_next_tick(period_s: float, *, within_s: float = math.inf) -> float:
+    """Return when the event loop's clock shows the next multiple of a period, or when ``within_s`` is over.
 
     What looks at something again and again waits until then, so that all of it wakes the server once: an idle stream
     costs more for its wake-ups than for what it does then.
     """
-    now = asyncio.get_running_loop().time() + _CLOCK_S
-    return (now // period_s + 1) * period_s
+    now = asyncio.get_running_loop().time()
+    return min(((now + _CLOCK_S) // period_s + 1) * period_s, now + within_s)
 
 
 class StreamLimit:

@@ -23,18 +23,18 @@ from scanflow_server.server_context import ServerContext
 from scanflow_server.stream_limits import compute_next_tick
 from scanflow_server.streams import format_event
 
-LOOK_S, IDLE_LOOK_S = 0.4, 0.8
+LOOK_S, IDLE_LOOK_S = 0.4, 0.9
 """How often the backend's marker is read, in seconds: while something changes now and then, and after a while without
 a change. A change is on the page within a second with both: a page that was just rendered has to wait."""
 
 MIN_PAUSE_S: Final = 0.25
-BUSY_SHARE, IDLE_SHARE = 0.1, 0.0003
+BUSY_SHARE, IDLE_SHARE = 0.1, 0.0002
 """The most of a core that a page takes: one that changes or grows, and one that does neither."""
 
 GROWING_PAUSE_S: Final = 0.4
 """After how long a page is rendered again that grows: what tells of changes tells nothing of the lines of a log."""
 
-IDLE_PAUSE_S, MAX_PAUSE_S = 8.0, 120.0
+IDLE_PAUSE_S, MAX_PAUSE_S = 8.0, 180.0
 """Between two renderings, in seconds: from when on a page counts as idle, and the longest."""
 
 
@@ -74,7 +74,7 @@ async def stream_page(
     context, pace, before = request.context, RenderPace(), None
     while not context.shutdown.is_set():
         changes = context.store_notifier.changes
-        marker = read_marker(context)  # in no thread: that would take longer, for each tab
+        marker = read_marker(context, page)  # in no thread: that would take longer, for each tab
         may_have_changed = (changes, marker) != before
         if (wait_s := pace.compute_wait(clock(), may_have_changed=may_have_changed)) <= 0:
             content, grows, cost_s = await run_in_threadpool(_render, page, request)
@@ -87,8 +87,7 @@ async def stream_page(
         elif may_have_changed:  # at most so often, however many changes there are
             await asyncio.sleep(wait_s)
         else:
-            due = asyncio.get_running_loop().time() + wait_s
-            await context.store_notifier.wait_until(changes, min(due, compute_next_tick(pace.look_s)))
+            await context.store_notifier.wait_until(changes, compute_next_tick(pace.look_s, within_s=wait_s))
 
 
 def _render(page: DashboardPage, request: PageRequest) -> tuple[str, bool, float]:
@@ -102,7 +101,9 @@ def _render(page: DashboardPage, request: PageRequest) -> tuple[str, bool, float
     return content, grows, time.thread_time() - began
 
 
-def read_marker(context: ServerContext) -> Hashable:
-    """Return a value that differs once the backend's runs or services may have changed, or services had requests."""
-    backend, seen = context.deployer.backend, context.service_history.changes
+def read_marker(context: ServerContext, page: DashboardPage) -> Hashable:
+    """Return a value that differs once the backend's runs or services may have changed, or services had requests; for
+    a page of agents, also once a sensor has fired."""
+    backend = context.deployer.backend
+    seen = context.service_history.changes, context.heartbeats.changes if page.section == "/agents" else 0
     return seen, backend.read_change_marker() if isinstance(backend, ChangeMarked) else None

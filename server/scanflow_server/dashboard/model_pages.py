@@ -18,7 +18,7 @@ from scanflow.reports.sections import POINTS, draw_history
 from scanflow_server.background_reads import Reading
 from scanflow_server.dashboard.action_pages import build_slice_table, read_reason
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
-from scanflow_server.dashboard.overview_page import list_actions, list_events, list_services
+from scanflow_server.dashboard.overview_page import list_approvals, list_events, list_services
 from scanflow_server.dashboard.page_cells import CellRow, CellTable, LinkCell, Moment
 from scanflow_server.dashboard.page_windows import WINDOW, TableWindow, parse_number
 from scanflow_server.dashboard.subject_links import build_action_address
@@ -83,9 +83,7 @@ def load_model(request: PageRequest) -> PageView:
     road, drift = collect_versions(happened, model=name), _find_drift(happened, name)
     uris = {version.uri for version in versions}
     waiting = [
-        action
-        for action in list_actions(request, state="pending", verdict="approve")
-        if action.intent.arguments.get("model") in uris
+        (action, wanted) for action, wanted in list_approvals(request) if action.intent.arguments.get("model") in uris
     ]
     return PageView.make(
         f"Model {name}",

@@ -7,13 +7,14 @@ from datetime import datetime
 from typing import Any, Final
 
 from scanflow.agent.agent_records import Action, AgentView, Event
-from scanflow.agent.formatting import describe_changes
+from scanflow.agent.formatting import MAX_VALUE_LENGTH, describe_changes
 from scanflow.app.quantities import format_duration
 from scanflow.backends.run_records import RunRecord
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import UnsupportedError
 from scanflow.reports.loop_events import TYPES
 from scanflow.reports.service_periods import describe_restart
+from scanflow.text.printable import make_one_line
 from scanflow_server.arbiter.why import format_reason, format_request
 from scanflow_server.control.agent_controller import describe_agent
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageRequest, PageView
@@ -130,7 +131,7 @@ def _build_action_row(action: Action) -> CellRow:
         "action": LinkCell(f"{action.intent.primitive} {action.intent.target}", build_action_address(action.id)),
         "changes": describe_changes(action) or None,
         "by": action.intent.agent,
-        "why": format_reason(action),
+        "why": make_one_line(format_reason(action), MAX_VALUE_LENGTH),
     }
 
 
@@ -151,7 +152,7 @@ def build_run_row(run: RunRecord, column: str, address: str) -> CellRow:
         "state": StateCell(run.state),
         column: LinkCell(run.name, address),
         "workflow": f"{run.app}: {run.workflow}",
-        "took": None if run.seconds is None else format_duration(run.seconds),
+        "took": None if run.seconds is None or run.state == "running" else format_duration(run.seconds),
         "started": Moment(run.created),
     }
 

@@ -16,7 +16,6 @@ from scanflow.drawing import svg
 from scanflow.placement.cpulist import format_cpus
 from scanflow.text.markup import Templates
 from scanflow.text.times import to_datetime
-from scanflow_server.arbiter.why import format_reason
 from scanflow_server.dashboard.assets import list_script_addresses
 from scanflow_server.dashboard.page_cells import (
     StateCell,
@@ -122,7 +121,6 @@ _PAGES = Templates(
     json=to_json,
     latency=format_latency,
     quote=lambda text: quote(text, safe=""),
-    reason=format_reason,
     short_text=_shorten,
     state_cell=StateCell,
     time=format_time,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import MutableMapping
+from datetime import tzinfo
 from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
@@ -217,11 +218,11 @@ class Pages:
     async def _report(self, request: Request) -> Response:
         caller, app = await self._authenticate(request), str(request.path_params["app"])
         check_text(app)
-        page = await run_in_threadpool(self._render_report, app, caller)
+        page = await run_in_threadpool(self._render_report, app, caller, read_zone(request.cookies))
         # Its drawings have their own style sheets. All else is escaped, so no other style sheet can be among these.
         return make_page_response(page, headers=page_html.make_headers(*dict.fromkeys(_STYLES.findall(page))))
 
-    def _render_report(self, app: str, caller: TokenHolder) -> str:
+    def _render_report(self, app: str, caller: TokenHolder, zone: tzinfo) -> str:
         with self._context.store.read() as connection:
             shown_events = event_store.list_newest(connection, type=TYPES, app=app, team=caller.team, limit=_MAX_EVENTS)
             runs = {str(event.data.get("run")) for event in shown_events if event.type == "drift.found"}
@@ -230,7 +231,7 @@ class Pages:
             labels += label_store.list_labels(connection, **about, limit=MAX_LABELS, offset=MAX_DETAILS)
         if not shown_events:
             raise NotFoundError(f"No agent of {app!r} has reported anything yet.")
-        return report_page(app, shown_events, [label.model_dump(mode="json") for label in labels])
+        return report_page(app, shown_events, [label.model_dump(mode="json") for label in labels], zone=zone)
 
     async def _explain_absence(self, scope: Scope, _receive: Receive, _send: Send) -> None:
         if _is_of_browser(scope):

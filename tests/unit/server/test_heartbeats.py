@@ -87,3 +87,11 @@ def test_an_agent_from_before_an_upgrade_is_heard_of(api: Api) -> None:
     assert api.post("/agents/shop/watcher/here", json={"url": "http://127.0.0.1:1", "pid": 7}).status_code == 204
     assert api.get("/agents/shop/watcher").json()["state"] == "running"
     assert not any(path.endswith("/here") for path in api.get("/openapi.json").json()["paths"])
+
+
+def test_a_heartbeat_counts_as_a_change_where_a_sensor_has_fired_since() -> None:
+    beats, changes = Heartbeats(since=0.0), list[int]()
+    for at, fired in enumerate((3, 3, 4)):
+        beats.note(row(), at=float(at), sensors=[REPORT | {"fired": fired}])
+        changes.append(beats.changes)
+    assert changes == [1, 1, 2]

@@ -68,7 +68,10 @@ def test_a_model_shows_why_each_version_is_in_use_or_not(
     knowledge.set_model_tags("cnn", 2, {PROMOTION: "promoted", "scanflow.action": "a1"})
     knowledge.set_model_tags("cnn", 3, {PROMOTION: format_rejection("<worse>")})
     with context.store.write() as connection:
-        intent_store.add(connection, make_action_row("w1", "pending", "approve", arguments={"model": "models:/cnn/3"}))
+        intent_store.add(
+            connection,
+            make_action_row("w1", "pending", "approve", arguments={"model": "models:/cnn/3"}, rule="it is better"),
+        )
     with browsing(api) as ada:
         listed = get_read(ada, "/models")
         assert '<td data-label="in use">version 2</td>' in listed
@@ -81,6 +84,7 @@ def test_a_model_shows_why_each_version_is_in_use_or_not(
         assert "&lt;age&gt;" in text
         assert {"/runs/owl-1", "/runs/fox-1", "/actions/w1", "/mlflow/#/models/cnn/versions/2"} <= page.addresses
         assert "/actions/w1/approve" in [form.action for form in page.forms]
+        assert "model models:/cnn/3; rule: it is better" in text
 
 
 def test_what_is_registered_later_is_read_when_an_event_tells_of_it(

@@ -189,6 +189,10 @@ def test_only_an_editor_sees_and_may_do_what_changes_a_run(api: Api, drive: Call
         assert ada.post(f"/runs/{run.name}/resume").status_code == 200
         assert api.context.deployer.show(run.name).state == "failed", "no controller works here"
         assert "Stop" in ada.read(f"/runs/{run.name}").texts, "it is to run"
+        with closing(Journal(Home(api.context.settings.home).journal)) as journal:
+            entry = journal.run(run.name)
+            journal.set_run(entry, "running", seconds=entry.record.seconds)
+        assert "ran for" not in ada.get(f"/runs/{run.name}"), "what it took before is not what it takes"
 
 
 def test_runs_are_listed_by_windows_and_states(api: Api, drive: Callable[..., RunRecord]) -> None:

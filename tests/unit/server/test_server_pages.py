@@ -128,6 +128,8 @@ def test_the_first_page_says_what_waits_and_leads_to_the_reports(api: Api, ada: 
     assert style is not None
     digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
     assert f"style-src 'sha256-{digest}'" in report.headers["content-security-policy"]
+    ada.cookies.set("scanflow_zone", "Asia%2FKolkata")
+    assert "All times are IST" in ada.get("/reports/mnist").text
     missing = ada.get("/reports/nothing")
     assert (missing.status_code, "No agent of" in missing.text) == (404, True)
 
