@@ -80,8 +80,8 @@ def describe_changes(action: Action, now: Mapping[str, Any] | None = None) -> st
     back, intent, before = action.inverse, action.intent, now or {}
     if back is not None and back.primitive == intent.primitive:
         before = back.arguments
-    elif isinstance(action.result, dict) and isinstance(known := action.result.get("before"), dict):
-        before = known
+    elif isinstance(action.result, dict) and isinstance(original := action.result.get("before"), dict):
+        before = original
     arguments = mask_secrets(intent.arguments)
     sizing = arguments.pop("sizing", None)  # of a deployment
     arguments |= sizing if isinstance(sizing, dict) else {}

@@ -45,7 +45,7 @@ class ServiceHistory:
 
     def __init__(self) -> None:
         self._watched: dict[str, _Watched] = {}
-        self._seen: Mapping[str, object] = {}
+        self._values: Mapping[str, object] = {}
         self._changes = 0
         self._lock = threading.Lock()
 
@@ -56,11 +56,11 @@ class ServiceHistory:
 
     def observe(self, records: Iterable[ServiceRecord], now: float) -> None:
         """Note what services do now; those that are not among them are forgotten."""
-        shown = {record.name: record for record in records}
-        seen = {name: (_get_size(record), _count_requests(record)) for name, record in shown.items()}
+        by_name = {record.name: record for record in records}
+        values = {name: (_get_size(record), _count_requests(record)) for name, record in by_name.items()}
         with self._lock:
-            self._changes, self._seen = self._changes + (seen != self._seen), seen
-            self._watched = {name: self._observe(record, now) for name, record in shown.items()}
+            self._changes, self._values = self._changes + (values != self._values), values
+            self._watched = {name: self._observe(record, now) for name, record in by_name.items()}
 
     def list_samples(self, record: ServiceRecord) -> list[LoadSample]:
         """Return the samples of a service since it was deployed or the server began, the oldest first."""

@@ -112,6 +112,8 @@ class LimitedStream(StreamingResponse):
         stalled_s: float = STALLED_S,
         check_s: float = TOKEN_CHECK_S,
     ) -> None:
+        """``check_s``: how often the token is checked while nothing is sent, in seconds. Infinite: whoever yields the
+        blocks checks it."""
         super().__init__(blocks, media_type=media_type, headers=headers)
         self._streams, self._stalled_s, self._check_s = streams, stalled_s, check_s
 
@@ -127,7 +129,9 @@ class LimitedStream(StreamingResponse):
 
         with self._streams.hold(state.get("caller")):
             streaming = asyncio.ensure_future(super().__call__(scope, receive, send_within_limits))
-            watching = None if is_still_valid is None else asyncio.ensure_future(self._wait_invalid(is_still_valid))
+            watching = None
+            if is_still_valid is not None and self._check_s < math.inf:
+                watching = asyncio.ensure_future(self._wait_invalid(is_still_valid))
             try:
                 await asyncio.wait(filter(None, (streaming, watching)), return_when=asyncio.FIRST_COMPLETED)
                 # After these errors the connection is closed without the end of the response.

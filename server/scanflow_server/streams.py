@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 
 from scanflow.backends.log_reader import LogPart, LogReader
 from scanflow.text.printable import make_one_line
-from scanflow_server.stream_limits import LimitedStream, StreamLimit
+from scanflow_server.stream_limits import TOKEN_CHECK_S, LimitedStream, StreamLimit
 
 PING_S: Final = 15.0
 PING: Final = KEEPALIVE_COMMENT
@@ -27,9 +27,11 @@ def format_event(data: str, *, name: str | None = None, id: str | None = None) -
     return format_sse_event(data_str=data, event=None if name is None else make_one_line(name), id=id)
 
 
-def make_events_response(slots: StreamLimit, events: AsyncIterator[bytes]) -> LimitedStream:
+def make_events_response(
+    slots: StreamLimit, events: AsyncIterator[bytes], *, check_s: float = TOKEN_CHECK_S
+) -> LimitedStream:
     headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-    return LimitedStream(add_pings(events), slots, media_type="text/event-stream", headers=headers)
+    return LimitedStream(add_pings(events), slots, media_type="text/event-stream", headers=headers, check_s=check_s)
 
 
 async def add_pings(blocks: AsyncIterator[bytes], *, every_s: float = PING_S) -> AsyncIterator[bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,7 @@ QUICK = Sizes(
     lag_seconds=2.5,
     labels=20,
     lists=ListSize(store=_SMALL_STORE, driven=2, requests=2),
-    dashboard=DashboardSize(store=_SMALL_STORE, idle_s=1.0, rounds=1),
+    dashboard=DashboardSize(store=replace(_SMALL_STORE, queued=1), idle_s=1.0, rounds=1),
     idle_settles_s=1.0,
     idle_seconds=1.0,
 )

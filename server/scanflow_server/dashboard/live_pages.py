@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from dataclasses import dataclass
-from typing import Final
 
 from starlette.concurrency import run_in_threadpool
 
@@ -27,12 +26,12 @@ LOOK_S, IDLE_LOOK_S = 0.4, 0.9
 """How often the backend's marker is read, in seconds: while something changes now and then, and after a while without
 a change. A change is on the page within a second with both: a page that was just rendered has to wait."""
 
-MIN_PAUSE_S: Final = 0.25
 BUSY_SHARE, IDLE_SHARE = 0.1, 0.0002
 """The most of a core that a page takes: one that changes or grows, and one that does neither."""
 
-GROWING_PAUSE_S: Final = 0.4
-"""After how long a page is rendered again that grows: what tells of changes tells nothing of the lines of a log."""
+MIN_PAUSE_S, GROWING_PAUSE_S = 0.25, 0.4
+"""After how long a page is rendered again at the earliest, and one that grows: what tells of changes tells nothing of
+the lines of a log."""
 
 IDLE_PAUSE_S, MAX_PAUSE_S = 8.0, 180.0
 """Between two renderings, in seconds: from when on a page counts as idle, and the longest."""
@@ -67,12 +66,12 @@ class RenderPace:
 
 
 async def stream_page(
-    page: DashboardPage, request: PageRequest, *, last: str | None = None, clock: Callable[[], float] = time.monotonic
+    page: DashboardPage, request: PageRequest, is_still_valid: Callable[[], Awaitable[bool]], last: str | None = None
 ) -> AsyncIterator[bytes]:
-    """Yield what the page shows as events, each as soon as it differs from the one before; ``last``: the id of what the
-    browser has."""
-    context, pace, before = request.context, RenderPace(), None
-    while not context.shutdown.is_set():
+    """Yield what the page shows as events, each as soon as it differs from the one before, until the caller's token is
+    not valid any more. ``last``: the id of what the browser has."""
+    context, pace, before, clock = request.context, RenderPace(), None, time.monotonic
+    while not context.shutdown.is_set() and await is_still_valid():
         changes = context.store_notifier.changes
         marker = read_marker(context, page)  # in no thread: that would take longer, for each tab
         may_have_changed = (changes, marker) != before
@@ -105,5 +104,5 @@ def read_marker(context: ServerContext, page: DashboardPage) -> Hashable:
     """Return a value that differs once the backend's runs or services may have changed, or services had requests; for
     a page of agents, also once a sensor has fired."""
     backend = context.deployer.backend
-    seen = context.service_history.changes, context.heartbeats.changes if page.section == "/agents" else 0
-    return seen, backend.read_change_marker() if isinstance(backend, ChangeMarked) else None
+    counts = context.service_history.changes, context.heartbeats.changes if page.section == "/agents" else 0
+    return counts, backend.read_change_marker() if isinstance(backend, ChangeMarked) else None

@@ -26,8 +26,7 @@ from scanflow_server.scope import restrict_team
 from scanflow_server.store import agent_store, event_store, intent_store, label_store
 from scanflow_server.store.secret_store import cache_maskers
 
-_MAX_RUNS: Final = 20
-_MAX_ACTIONS: Final = 100
+_MAX_RUNS, _MAX_ACTIONS = 20, 100
 _FAILED: Final = frozenset({"failed", "interrupted", "degraded", "backup", "unsupervised"})
 _RECENT_S: Final = 7 * 86400.0
 """How long a drift without a decision is shown, in seconds."""

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import MutableMapping
 from datetime import tzinfo
 from functools import partial
+from math import inf
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
@@ -160,7 +161,8 @@ class Pages:
     def _make_live_route(self, page: DashboardPage) -> Route:
         async def stream(request: Request) -> Response:
             page_request, last = await self._read_request(request), request.headers.get("last-event-id")
-            return make_events_response(self._context.streams, stream_page(page, page_request, last=last))
+            blocks = stream_page(page, page_request, request.state.still, last)
+            return make_events_response(self._context.streams, blocks, check_s=inf)
 
         return Route(LIVE + page.path, stream, methods=["GET"])
 

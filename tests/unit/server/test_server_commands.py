@@ -204,7 +204,7 @@ def test_a_change_says_what_it_began_from_unless_it_began_on_an_earlier_server(
 ) -> None:
     context, record = change_requests.context, a_service("digits", "ready")
     monkeypatch.setattr(context.deployer, "service", lambda _name: record)
-    said = list[str]()
+    texts = list[str]()
     for has_begun in (False, True):
         id = change_requests.request("change", instances=2, cores=1.5)
         job = context.get_operation_job(id)
@@ -212,8 +212,8 @@ def test_a_change_says_what_it_began_from_unless_it_began_on_an_earlier_server(
         if has_begun:
             (job.path / "starts").write_bytes(b".")
         change_requests.engine.settle()
-        said.append(describe_changes(change_requests.get_row(id).action))
-    assert said == ["instances 1 → 2, cores 1.5", "instances 2, cores 1.5"]
+        texts.append(describe_changes(change_requests.get_row(id).action))
+    assert texts == ["instances 1 → 2, cores 1.5", "instances 2, cores 1.5"]
 
 
 def test_the_sizes_of_a_deployment_are_said_one_by_one_and_a_long_value_is_cut() -> None:
