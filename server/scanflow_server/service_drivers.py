@@ -56,12 +56,12 @@ class ServiceDrivers:
         return PrimitiveResult(after | ({"before": before} if before else {}))
 
     def _read_values(self, intent: Intent, service: str) -> dict[str, Any]:
-        """Return what a change of a service begins from; empty if there is no service yet, or the change has begun."""
-        if self._context.get_operation_job(intent.id, "").starts:
-            return {}
-        with suppress(ScanflowError):
-            values = summarize_service(self._context.deployer.service(service))
-            return values | ({"model": values["models"].popitem()[1]} if len(values["models"]) == 1 else {})
+        """Return what a change of a service begins from; empty if there is no service yet, the change has begun, or it
+        cannot be read."""
+        with suppress(ScanflowError, OSError):
+            if self._context.get_operation_job(intent.id, "").starts == 0:
+                values = summarize_service(self._context.deployer.service(service))
+                return values | ({"model": values["models"].popitem()[1]} if len(values["models"]) == 1 else {})
         return {}
 
     def drive(self, intent: Intent, kind: str, service: str, request: Any, *, part: str = "") -> dict[str, Any]:
