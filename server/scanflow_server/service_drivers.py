@@ -61,7 +61,8 @@ class ServiceDrivers:
         with suppress(ScanflowError, OSError):
             if self._context.get_operation_job(intent.id, "").starts == 0:
                 values = summarize_service(self._context.deployer.service(service))
-                return values | ({"model": values["models"].popitem()[1]} if len(values["models"]) == 1 else {})
+                models = [*values["models"].values()]
+                return values | ({"model": models[0]} if len(models) == 1 else {})
         return {}
 
     def drive(self, intent: Intent, kind: str, service: str, request: Any, *, part: str = "") -> dict[str, Any]:

@@ -12,7 +12,9 @@ import httpx2
 import pytest
 
 from scanflow.agent.formatting import MAX_VALUE_LENGTH, describe_changes
+from scanflow.agent.primitives.service_values import summarize_service
 from scanflow.backends.service_change import ServiceChange
+from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import UsageError
 from scanflow.processes.background_jobs import Job, Processes
 from scanflow_server.arbiter.acting import MAX_ATTEMPTS
@@ -202,7 +204,8 @@ def test_a_command_is_explained(change_requests: ChangeRequests) -> None:
 def test_a_change_says_what_it_began_from_unless_it_began_on_an_earlier_server(
     change_requests: ChangeRequests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    context, record = change_requests.context, a_service("digits", "ready")
+    context, revision = change_requests.context, {"id": "r1", "models": {"cnn": "models:/cnn/3"}}
+    record = ServiceRecord.model_validate({**a_service("digits", "ready").model_dump(), "revisions": [revision]})
     monkeypatch.setattr(context.deployer, "service", lambda _name: record)
     texts = list[str]()
     for has_begun in (False, True):
@@ -212,7 +215,11 @@ def test_a_change_says_what_it_began_from_unless_it_began_on_an_earlier_server(
         if has_begun:
             (job.path / "starts").write_bytes(b".")
         change_requests.engine.settle()
-        texts.append(describe_changes(change_requests.get_row(id).action))
+        action = change_requests.get_row(id).action
+        texts.append(describe_changes(action))
+        if not has_begun:
+            assert isinstance(action.result, dict)
+            assert action.result["before"] == summarize_service(record) | {"model": "models:/cnn/3"}
     assert texts == ["instances 1 → 2, cores 1.5", "instances 2, cores 1.5"]
 
 
