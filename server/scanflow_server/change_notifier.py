@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class ChangeNotifier:
@@ -33,19 +35,24 @@ class ChangeNotifier:
             self._condition.wait_for(lambda: self._changes != since, timeout_s)
 
     async def wait_async(self, since: int, timeout_s: float) -> None:
-        await self.wait_until(since, asyncio.get_running_loop().time() + timeout_s)
+        with self.watch(since) as changed:
+            timer = asyncio.get_running_loop().call_later(timeout_s, changed.set)  # cheaper than a timeout's exception
+            try:
+                await changed.wait()
+            finally:
+                timer.cancel()
 
-    async def wait_until(self, since: int, deadline: float) -> None:
-        """Wait for a change, until a time of the event loop's clock."""
-        loop, event = entry = (asyncio.get_running_loop(), asyncio.Event())
+    @contextmanager
+    def watch(self, since: int) -> Iterator[asyncio.Event]:
+        """Yield an event of the running loop that the next change sets; it is set already if there was one."""
+        _, changed = entry = (asyncio.get_running_loop(), asyncio.Event())
         with self._condition:
-            if self._changes != since:
-                return
-            self._waiting.add(entry)
-        timer = loop.call_at(deadline, event.set)  # cheaper than a timeout, which ends by an exception
+            if self._changes == since:
+                self._waiting.add(entry)
+            else:
+                changed.set()
         try:
-            await event.wait()
+            yield changed
         finally:
-            timer.cancel()
             with self._condition:
                 self._waiting.discard(entry)

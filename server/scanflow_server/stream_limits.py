@@ -38,14 +38,13 @@ _CLOCK_S: Final = 0.001
 """The resolution of uvloop's clock, in seconds: it may wake a waiter by as much too early."""
 
 
-def compute_next_tick(period_s: float, *, within_s: float = math.inf) -> float:
-    """Return when the event loop's clock shows the next multiple of a period, or when ``within_s`` is over.
+def compute_next_tick(period_s: float) -> float:
+    """Return when the event loop's clock shows the next multiple of a period.
 
     What looks at something again and again waits until then, so that all of it wakes the server once: an idle stream
     costs more for its wake-ups than for what it does then.
     """
-    now = asyncio.get_running_loop().time()
-    return min(((now + _CLOCK_S) // period_s + 1) * period_s, now + within_s)
+    return ((asyncio.get_running_loop().time() + _CLOCK_S) // period_s + 1) * period_s
 
 
 class StreamLimit:

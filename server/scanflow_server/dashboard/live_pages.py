@@ -86,7 +86,34 @@ async def stream_page(
         elif may_have_changed:  # at most so often, however many changes there are
             await asyncio.sleep(wait_s)
         else:
-            await context.store_notifier.wait_until(changes, compute_next_tick(pace.look_s, within_s=wait_s))
+            await _wait_for_change(context, page, (changes, marker), pace.look_s, timeout_s=wait_s)
+
+
+async def _wait_for_change(
+    context: ServerContext, page: DashboardPage, before: tuple[int, Hashable], look_s: float, *, timeout_s: float
+) -> None:
+    """Wait until the store has changed, or the backend's marker.
+
+    The marker is read by a timer, which resumes the coroutine only for a change: that costs a third as much.
+    """
+    changes, marker = before
+    loop = asyncio.get_running_loop()
+    with context.store_notifier.watch(changes) as changed:
+
+        def look() -> None:
+            nonlocal timer
+            if read_marker(context, page) == marker:
+                timer = loop.call_at(compute_next_tick(look_s), look)
+            else:
+                changed.set()
+
+        end = loop.call_later(timeout_s, changed.set)  # also where a look fails, as the caller's does then
+        timer = loop.call_at(compute_next_tick(look_s), look)
+        try:
+            await changed.wait()
+        finally:
+            end.cancel()
+            timer.cancel()
 
 
 def _render(page: DashboardPage, request: PageRequest) -> tuple[str, bool, float]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Hashable
+from functools import partial
 from typing import Any, TypeVar
 
 import httpx2
@@ -12,9 +13,11 @@ from sqlalchemy import select
 from starlette.requests import HTTPConnection
 
 from scanflow.http.home_token import hash_token
-from scanflow_server import page_sessions
+from scanflow_server import page_sessions, streams
 from scanflow_server.auth import Callers
 from scanflow_server.control.retention import RetentionController
+from scanflow_server.dashboard import live_pages
+from scanflow_server.dashboard.live_pages import RenderPace, read_marker
 from scanflow_server.page_sessions import CODE_S, COOKIE, SESSION_S, CodeOwner, NewSession, Sessions, get_cookie_name
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import session_store, token_store
@@ -25,7 +28,7 @@ from tests.http_requests import http_client
 from tests.page_reader import find_session, log_in
 from tests.unit.server.answering import answering
 from tests.unit.server.server_rows import Api
-from tests.waiting import patient
+from tests.waiting import patient, wait_until
 
 DATABASES = ["sqlite", "postgresql"]
 ADA = TokenHolder("ada", "editor")
@@ -244,3 +247,33 @@ def test_a_stream_shows_nothing_more_when_its_session_ends(api: Api, end: str) -
             with pytest.raises(httpx2.RemoteProtocolError):  # it is cut off
                 assert not any("1 sample" in block for block in blocks)
         assert browser.get("/live/").status_code == 401
+
+
+@pytest.mark.parametrize("end", ["log out", "revoke", "expire"])
+def test_a_stream_of_a_page_that_is_not_rendered_again_ends_with_its_session(
+    api: Api, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RenderPace, "compute_wait", lambda *_, may_have_changed: 0.0 if may_have_changed else 1e9)
+    monkeypatch.setattr(streams, "add_pings", partial(streams.add_pings, every_s=0.5))
+    looks = list[Hashable]()
+
+    def look(*args: Any) -> Hashable:
+        looks.append(read_marker(*args))
+        return looks[-1]
+
+    monkeypatch.setattr(live_pages, "read_marker", look)
+    token = api.post("/tokens", json={"name": "ada"}).json()["token"]
+    with http_client(base_url=str(api.base_url).removesuffix("/api/v1/"), timeout=patient(60)) as browser:
+        log_in(browser, token)
+        with browser.stream("GET", "/live/runs") as stream:
+            blocks, now = stream.iter_text(), api.context.clock()
+            next(blocks)
+            wait_until(lambda: len(looks) > 3, "the stream waits")
+            if end == "revoke":
+                api.delete("/tokens/ada").raise_for_status()
+            elif end == "expire":
+                api.context.clock = lambda: now + SESSION_S
+            else:
+                browser.post("/logout")
+            with pytest.raises(httpx2.RemoteProtocolError):  # it is cut off
+                list(blocks)
