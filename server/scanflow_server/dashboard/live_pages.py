@@ -12,6 +12,7 @@ import hashlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.concurrency import run_in_threadpool
 
@@ -19,7 +20,6 @@ from scanflow.backends.backend_port import ChangeMarked
 from scanflow.errors import ScanflowError
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageRequest
 from scanflow_server.server_context import ServerContext
-from scanflow_server.stream_limits import compute_next_tick
 from scanflow_server.streams import format_event
 
 LOOK_S, IDLE_LOOK_S = 0.4, 0.9
@@ -71,9 +71,10 @@ async def stream_page(
     """Yield what the page shows as events, each as soon as it differs from the one before, until the caller's token is
     not valid any more. ``last``: the id of what the browser has."""
     context, pace, before, clock = request.context, RenderPace(), None, time.monotonic
+    read = partial(read_marker, context, page)
     while not context.shutdown.is_set() and await is_still_valid():
         changes = context.store_notifier.changes
-        marker = read_marker(context, page)  # in no thread: that would take longer, for each tab
+        marker = read()  # in no thread: that would take longer, for each tab
         may_have_changed = (changes, marker) != before
         if (wait_s := pace.compute_wait(clock(), may_have_changed=may_have_changed)) <= 0:
             content, grows, cost_s = await run_in_threadpool(_render, page, request)
@@ -86,34 +87,7 @@ async def stream_page(
         elif may_have_changed:  # at most so often, however many changes there are
             await asyncio.sleep(wait_s)
         else:
-            await _wait_for_change(context, page, (changes, marker), pace.look_s, timeout_s=wait_s)
-
-
-async def _wait_for_change(
-    context: ServerContext, page: DashboardPage, before: tuple[int, Hashable], look_s: float, *, timeout_s: float
-) -> None:
-    """Wait until the store has changed, or the backend's marker.
-
-    The marker is read by a timer, which resumes the coroutine only for a change: that costs a third as much.
-    """
-    changes, marker = before
-    loop = asyncio.get_running_loop()
-    with context.store_notifier.watch(changes) as changed:
-
-        def look() -> None:
-            nonlocal timer
-            if read_marker(context, page) == marker:
-                timer = loop.call_at(compute_next_tick(look_s), look)
-            else:
-                changed.set()
-
-        end = loop.call_later(timeout_s, changed.set)  # also where a look fails, as the caller's does then
-        timer = loop.call_at(compute_next_tick(look_s), look)
-        try:
-            await changed.wait()
-        finally:
-            end.cancel()
-            timer.cancel()
+            await context.store_notifier.wait_or_look(changes, read, marker, every_s=pace.look_s, timeout_s=wait_s)
 
 
 def _render(page: DashboardPage, request: PageRequest) -> tuple[str, bool, float]:

@@ -48,3 +48,26 @@ def test_a_wait_without_a_ring_or_that_is_given_up_ends_and_is_forgotten() -> No
 
     asyncio.run(give_up())
     notifier.notify()  # nobody is left of the loops that have ended
+
+
+def test_a_look_finds_what_nobody_notifies_of_and_one_that_fails_ends_with_the_wait() -> None:
+    notifier, looks = ChangeNotifier(), list[int]()
+
+    def look() -> bool:
+        looks.append(len(looks))
+        return len(looks) == 3
+
+    def fail() -> bool:
+        raise PermissionError
+
+    async def wait() -> None:
+        loop = asyncio.get_running_loop()
+        await notifier.wait_or_look(notifier.changes, look, False, every_s=0.001, timeout_s=1e9)
+        loop.set_exception_handler(lambda *_: None)
+        await notifier.wait_or_look(notifier.changes, fail, False, every_s=0.001, timeout_s=0.01)
+        since = notifier.changes
+        loop.call_soon(notifier.notify)
+        await notifier.wait_or_look(since, bool, False, every_s=1e9, timeout_s=1e9)
+
+    asyncio.run(asyncio.wait_for(wait(), PATIENCE_S))
+    assert len(looks) == 3
