@@ -42,12 +42,14 @@ def render_report(
     lead: str = "",
     links: TrackerLinks | None = None,
     zone: tzinfo = UTC,
+    back: str = "",
 ) -> str:
     """Render the report page, without scripts and external resources; missing data is named as such.
 
     ``counted`` is a sentence on which ``answers`` are known; ``columns`` are as ``drift.found`` has them, ``picked`` as
     the label queue has them. ``facts`` are shown first; without them, what can be counted is. ``lead`` is a sentence,
     and ``links`` are where the tracker shows runs and versions. All times are those of ``zone``.
+    ``back`` is the address of the page that leads here.
     """
     tracker = links or TrackerLinks()
     shown = dict(facts) if facts is not None else compute_totals(events, versions)
@@ -63,6 +65,7 @@ def render_report(
     return TEMPLATES.render(
         "report.html.jinja",
         title=title,
+        back=back,
         lead=f"{when} {lead}".strip() if times else "No activity yet.",
         facts=shown,
         sections={

@@ -171,7 +171,8 @@ class AuditLog:
         caller, what = scope["state"].get("caller"), str(scope["state"].get(WHAT, ""))
         who = "" if caller is None else caller.name
         if status >= 400:
-            before = self._repeated.count(get_address(scope), status, who, scope["method"])
+            path = scope["path"] if who else ""  # somebody without a token may try any number of them
+            before = self._repeated.count(get_address(scope), status, who, scope["method"], path)
             if before is None:
                 return
             what = "; ".join(filter(None, [what, f"and {before} like it before" if before else ""]))

@@ -18,10 +18,10 @@ from scanflow.app.parameters import refuse_mask
 from scanflow.backends.service_change import Sizing
 from scanflow.errors import InvalidError
 from scanflow.text.times import LAST_TIME
+from scanflow_server.request_problems import LABEL
 from scanflow_server.store.keys import OWN_PREFIX
 from scanflow_server.token_roles import TEAM_KEYS
 
-_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _MAX_DEPTH = 100
 
 
@@ -86,7 +86,7 @@ Key = Annotated[
 ]
 """An idempotency key: a repeated request with the same key has no further effect."""
 
-Name = Annotated[str, InPath(pattern=_LABEL, max_length=63)]
+Name = Annotated[str, InPath(pattern=LABEL, max_length=63)]
 TokenName = Annotated[str, InPath(pattern=r"^[!-.0-~]+$", max_length=128)]
 """The name of a token: a label, or a person's with a number."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -16,6 +16,9 @@ from starlette.exceptions import HTTPException
 from scanflow.errors import InvalidError, ScanflowError
 from scanflow.http.problems import PROBLEM_JSON, build_problem, build_problem_document
 from scanflow.text.masking import mask_addresses
+
+LABEL: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+"""The names of applications, teams and holders of tokens."""
 
 _log = logging.getLogger(__name__)
 _MAX_SHOWN = 5
@@ -101,7 +104,9 @@ def format_errors(errors: Sequence[Any]) -> str:
     lines = []
     for error in errors[:_MAX_SHOWN]:
         where = ".".join(str(part) for part in error["loc"] if part != "body") or "the body"
-        lines.append(f"{where}: {error['msg'].removeprefix('Value error, ')}")
+        is_label = error["type"] == "string_pattern_mismatch" and error["ctx"]["pattern"] == LABEL
+        what = "write small letters, digits and hyphens" if is_label else error["msg"].removeprefix("Value error, ")
+        lines.append(f"{where}: {what}")
     more = len(errors) - len(lines)
     return "; ".join(lines) + (f"; and {more} more" if more else "") + "."
 

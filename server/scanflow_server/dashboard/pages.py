@@ -233,7 +233,8 @@ class Pages:
             labels += label_store.list_labels(connection, **about, limit=MAX_LABELS, offset=MAX_DETAILS)
         if not shown_events:
             raise NotFoundError(f"No agent of {app!r} has reported anything yet.")
-        return report_page(app, shown_events, [label.model_dump(mode="json") for label in labels], zone=zone)
+        details = [label.model_dump(mode="json") for label in labels]
+        return report_page(app, shown_events, details, zone=zone, back=f"/applications/{app}")
 
     async def _explain_absence(self, scope: Scope, _receive: Receive, _send: Send) -> None:
         if _is_of_browser(scope):

@@ -26,7 +26,7 @@ from scanflow_server.token_roles import ACTIVITIES, PERMISSIONS
 
 SETTINGS, TOKENS, AUDIT = "/settings", "/settings/tokens", "/settings/audit"
 _MIB: Final = 2**20
-_DAY_S: Final = 86_400.0
+_DAY_S, _MAX_DAYS = 86_400.0, 36_500.0
 
 
 def load_settings(request: PageRequest) -> PageView:
@@ -136,14 +136,14 @@ def make_token(request: PageRequest, form: Mapping[str, str]) -> str:
 
 def _read_token_form(form: Mapping[str, str]) -> TokenBody:
     values: dict[str, object] = {name: form[name] for name in ("name", "role", "team") if form.get(name)}
+    if days := form.get("days", "").strip():
+        if not days.replace(".", "", 1).isdecimal() or not 0 < float(days) <= _MAX_DAYS:
+            raise InvalidError(f"{days!r:.40} is no number of days. Write 90, or nothing.")
+        values["expires_s"] = float(days) * _DAY_S
     try:
-        if days := form.get("days", "").strip():
-            values["expires_s"] = float(days) * _DAY_S
         return TokenBody.model_validate(values)
     except ValidationError as error:
         raise InvalidError(format_errors(error.errors())) from error
-    except ValueError as error:
-        raise InvalidError(f"{form['days']!r:.40} is no number of days. Write 90, or nothing.") from error
 
 
 def revoke_token(request: PageRequest, _form: Mapping[str, str]) -> str:

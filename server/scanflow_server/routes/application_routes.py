@@ -13,7 +13,7 @@ from scanflow.text.masking import Masker
 from scanflow_server.api_route import DEFINITION, ApiRoute
 from scanflow_server.auth import Editor, Reader
 from scanflow_server.bodies import AppBody, ApplicationView, Name, check_name
-from scanflow_server.request_problems import PROBLEMS
+from scanflow_server.request_problems import LABEL, PROBLEMS
 from scanflow_server.scope import read_own_application, restrict_team
 from scanflow_server.server_context import ContextDep, ServerContext
 from scanflow_server.store import application_store
@@ -22,7 +22,7 @@ from scanflow_server.token_roles import TokenHolder
 
 router = APIRouter(prefix="/applications", tags=["applications"], responses=PROBLEMS, route_class=ApiRoute)
 
-Team = Annotated[str | None, Query(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
+Team = Annotated[str | None, Query(pattern=LABEL, max_length=63)]
 
 
 @router.get("")

@@ -13,7 +13,7 @@ from scanflow_server.api_route import ApiRoute
 from scanflow_server.audit import WHAT
 from scanflow_server.auth import Admin, get_home_owner
 from scanflow_server.bodies import TokenName
-from scanflow_server.request_problems import PROBLEMS
+from scanflow_server.request_problems import LABEL, PROBLEMS
 from scanflow_server.server_context import ContextDep, ServerContext
 from scanflow_server.store import token_store
 from scanflow_server.store.token_store import TokenRow
@@ -21,7 +21,6 @@ from scanflow_server.token_roles import TokenHolder
 
 router = APIRouter(prefix="/tokens", tags=["tokens"], responses=PROBLEMS, route_class=ApiRoute)
 
-_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _MAX_LIFETIME_S = 100 * 366 * 86_400.0
 
 
@@ -30,11 +29,11 @@ class TokenBody(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: Annotated[str, Field(pattern=_LABEL, max_length=63)]
+    name: Annotated[str, Field(pattern=LABEL, max_length=63)]
     """The holder's name, under which approvals and labels are recorded."""
 
     role: Role = "editor"
-    team: Annotated[str | None, Field(pattern=_LABEL, max_length=63)] = None
+    team: Annotated[str | None, Field(pattern=LABEL, max_length=63)] = None
     """The team it is for. Null: the same as the caller's token: one team, or all."""
 
     expires_s: Annotated[float | None, Field(gt=0, le=_MAX_LIFETIME_S, allow_inf_nan=False)] = None

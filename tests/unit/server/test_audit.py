@@ -110,6 +110,16 @@ def test_a_change_of_what_is_not_there_is_recorded_of_known_callers_alone(api: A
     assert (entry["who"], entry["status"], entry["path"]) == ("ada", 404, "/api/v1/tokens/home")
 
 
+def test_refusals_of_somebody_are_recorded_by_address_and_of_nobody_are_not(api: Api) -> None:
+    token = api.post("/tokens", json={"name": "vera", "role": "viewer"}).json()["token"]
+    for _ in range(2):
+        for path in ("/tokens", "/audit"):
+            assert api.get(path, headers=bearer(token)).status_code == 403
+            assert api.get(path, headers=bearer("wrong")).status_code == 401
+    paths = [(entry["status"], entry["path"]) for entry in api.get("/audit").json() if entry["status"] >= 400]
+    assert sorted(paths) == [(401, "/api/v1/tokens"), (403, "/api/v1/audit"), (403, "/api/v1/tokens")]
+
+
 class Clock:
     now = 0.0
 

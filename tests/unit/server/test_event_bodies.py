@@ -70,6 +70,7 @@ def test_events_that_are_saved_already_are_shown(api: Api) -> None:
         report = browser.get("/reports/shop")
     assert report.status_code == 200
     assert "The loop of shop" in report.text
+    assert '<a href="/applications/shop">' in report.text
 
 
 def test_the_name_of_an_event_forges_no_message_of_a_stream() -> None:

@@ -32,7 +32,7 @@ async function send(form, button, body) {
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     refusal.textContent = page.querySelector("[role=alert]")?.textContent ?? `The server answered ${answer.status}.`;
   } catch {
-    refusal.textContent = "The server does not answer. Look whether it was done before you try again.";
+    refusal.textContent = "The server did not answer when this was sent. Look whether it was done before you send it again.";
   }
   refusal.hidden = false;
   if (button) button.disabled = false;
