@@ -110,7 +110,7 @@ def test_a_change_of_what_is_not_there_is_recorded_of_known_callers_alone(api: A
     assert (entry["who"], entry["status"], entry["path"]) == ("ada", 404, "/api/v1/tokens/home")
 
 
-def test_refusals_of_somebody_are_recorded_by_address_and_of_nobody_are_not(api: Api) -> None:
+def test_refusals_are_recorded_by_address_for_callers_with_a_token(api: Api) -> None:
     token = api.post("/tokens", json={"name": "vera", "role": "viewer"}).json()["token"]
     for _ in range(2):
         for path in ("/tokens", "/audit"):
