@@ -15,6 +15,7 @@ from scanflow_server.arbiter.arbitration_rules import (
     are_equal,
     check_action_budget,
     check_cool_down,
+    check_effect,
     check_foreign_change,
     check_hysteresis,
     check_ownership,
@@ -97,6 +98,8 @@ def _decide(
     objection = _find_objection(intent, world, taken, seen)
     if objection is not None and objection.verdict == "duplicate":
         return objection
+    if (approved or _asks(intent, world)) and (needless := check_effect(intent, world)) is not None:
+        return needless
     if approved:
         if objection is not None and objection.verdict == "refuse" and objection.retry_at is not None:
             return objection.model_copy(update={"verdict": "queue"})  # wait for objections that expire
@@ -162,7 +165,7 @@ def _find_objection(
 ) -> Decision | None:
     now = world.now
     # Whoever is asked decides about another's value too: an approval overwrites it.
-    asks = intent.autonomy in {"suggest", "approve"} or intent.id in world.excesses
+    asks = _asks(intent, world)
     past = [*(action for action in world.history if action.id != intent.id), *taken]
     checks: tuple[Callable[[], Decision | None], ...] = (
         lambda: _check_duplicate(intent, [*world.history, *seen], now),
@@ -175,6 +178,11 @@ def _find_objection(
         lambda: _check_busy(intent, world),
     )
     return next((objection for check in checks if (objection := check()) is not None), None)
+
+
+def _asks(intent: Intent, world: ArbitrationContext) -> bool:
+    """Whether people are asked about an intent."""
+    return intent.autonomy in {"suggest", "approve"} or (intent.id in world.excesses and intent.autonomy != "observe")
 
 
 def _check_duplicate(intent: Intent, actions: Sequence[Action], now: float) -> Decision | None:

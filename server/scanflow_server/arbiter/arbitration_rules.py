@@ -30,6 +30,10 @@ STEPS: Mapping[str, int] = {"duplicate_workflow_instance": 1, "delete_workflow_i
 """Primitives that give a direction and no value."""
 
 _INSTANCES = "instances"
+_SIZES: Mapping[str, str] = {_INSTANCES: "replicas", "cores": "resource", "affinity": "affinity"}
+"""The arguments that size a service, with the fields that show them."""
+
+_SIZING = frozenset({"apply_workflow_instance", "update_workflow_replica"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -122,6 +126,32 @@ def list_foreign_fields(
     """Return the fields whose observed value differs from the one last written, where both are known."""
     comparable = sorted(set(fields) & observed.keys() & last_written.keys())
     return tuple(field for field in comparable if not are_equal(observed[field], last_written[field]))
+
+
+def check_effect(intent: Intent, world: ArbitrationContext) -> Decision | None:
+    """Refuse an intent whose service has by now what it requests: there is nothing left to approve."""
+    if (present := _describe_present(intent, world.observed)) is None:
+        return None
+    reason = f"Nothing to change: the {intent.target.replace('/', ' ', 1)} {present} already."
+    return make_decision(intent, "refuse", reason, now=world.now)
+
+
+def _describe_present(intent: Intent, observed: Mapping[str, JSON]) -> str | None:
+    """Describe what a service has, where that is all that an intent requests; None: it may change something."""
+    if intent.primitive == "delete_workflow":
+        return "is gone" if observed.get("running") is False else None
+    wanted = {name: value for name, value in intent.arguments.items() if name != "workflow"}
+    if intent.primitive not in _SIZING or not wanted or not wanted.keys() <= _SIZES.keys():
+        return None
+    if any(_SIZES[name] not in observed or not are_equal(observed[_SIZES[name]], wanted[name]) for name in wanted):
+        return None
+    return f"has {', '.join(_format_size(name, value) for name, value in wanted.items())}"
+
+
+def _format_size(name: str, value: JSON) -> str:
+    if not isinstance(value, int | float):
+        return f"the {name} {value}"
+    return f"{_format_json(value)} {name.removesuffix('s') if value == 1 else name}"
 
 
 def check_persons_change(intent: Intent, world: ArbitrationContext) -> Decision | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from scanflow.agent.agent_records import Action, ActionState, Decision, Intent, StrategyLimits
+from scanflow.agent.agent_records import Action, ActionState, Decision, Intent, StrategyLimits, Verdict
 from scanflow.agent.primitives import parse_act
 from scanflow.errors import InvalidError, UsageError
 from scanflow_server.arbiter.arbitration import (
@@ -27,6 +27,7 @@ from scanflow_server.arbiter.arbitration_rules import (
     Owner,
     PersonsChange,
     are_equal,
+    check_effect,
     list_foreign_fields,
 )
 from scanflow_server.arbiter.strategy_permissions import bound_intent
@@ -49,7 +50,8 @@ _RECEIVED = "The intent was received."
 _MAX_NEWEST = 16
 """How many earlier intents of a strategy on a target are looked at for the decision that a new one repeats."""
 
-_WAITS = frozenset({"act", "queue", "approve", "suggest"})
+_ASKS: tuple[Verdict, ...] = ("approve", "suggest")
+_WAITS = frozenset({"act", "queue", *_ASKS})
 
 
 class IntentService:
@@ -110,6 +112,19 @@ class IntentService:
         seen = self.look(intent)
         with self._store.write() as connection:
             self._decide(connection, get_place(intent), seen, [])
+
+    def withdraw_needless(self, place: str) -> None:
+        """Refuse the intents that wait for a person and would change nothing on their target any more."""
+        with self._store.read() as connection:
+            waiting = intent_store.list_waiting(connection, place, verdicts=_ASKS)
+        for seen, asked in [(self.look(row.intent), row) for row in waiting]:
+            needless = check_effect(asked.intent, ArbitrationContext(now=self._clock(), observed=seen))
+            if needless is None:
+                continue
+            with self._store.write() as connection:
+                row = intent_store.find(connection, asked.id)
+                if row is not None and row.action.state == "pending" and row.action.decision == asked.action.decision:
+                    self._transition(connection, row, needless)
 
     def get(self, id: str) -> ActionRow:
         with self._store.read() as connection:

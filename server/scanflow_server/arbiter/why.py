@@ -88,7 +88,10 @@ def format_request(action: Action, now: Mapping[str, Any]) -> str:
     ``now``: the present values of its target.
     """
     rule = f"rule: {make_one_line(action.intent.rule, MAX_VALUE_LENGTH)}" if action.intent.rule else ""
-    return "; ".join(filter(None, (describe_changes(action, now), rule, format_reason(action))))
+    changes = describe_changes(action, now)
+    if not changes and (wanted := describe_changes(action)):
+        changes = f"nothing to change, as it has {wanted} already"
+    return "; ".join(filter(None, (changes, rule, format_reason(action))))
 
 
 def _describe_effect(action: Action) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from scanflow.backends.service_records import Progress, ServiceRecord
+from scanflow.backends.service_records import Progress, ServiceRecord, Shape
 from scanflow.errors import ScanflowError
 from scanflow.reports.service_periods import RESTARTED
 from scanflow_server.arbiter.arbiter_engine import ArbiterEngine
@@ -34,6 +34,9 @@ class ServicesController:
         self._restarts: dict[str, dict[str, int]] = {}
         """How often each instance of each service had restarted, when they were last listed."""
 
+        self._shapes: dict[str, Shape] = {}
+        """The shapes for which what waits for a person was looked at, by the places of services."""
+
         self._isolation, self._versions = ErrorIsolation(), ServedVersions(context)
 
     def tick(self) -> float:
@@ -57,7 +60,18 @@ class ServicesController:
         self._states = states
         self._restarts = {name: counts for name, counts in self._restarts.items() if name in states}
         self._versions.forget_others({*states})
+        self._withdraw_needless({f"service/{record.team}/{record.name}": record.shape for record in records})
         return _SERVICES_INTERVAL_S if states else EXTERNAL_POLL_S
+
+    def _withdraw_needless(self, shapes: dict[str, Shape]) -> None:
+        """Withdraw what waits for a person, where a service came to be as it requests: by whomever, or while the server
+        was down."""
+        for place in {*shapes, *self._shapes}:
+            if shapes.get(place) != self._shapes.get(place):
+                with self._isolation.isolate(f"What is requested of {place!r}"):
+                    self._engine.intents.withdraw_needless(place)
+                    self._shapes |= {place: shapes[place]} if place in shapes else {}
+        self._shapes = {place: shape for place, shape in self._shapes.items() if place in shapes}
 
     def _reconcile(self, record: ServiceRecord) -> None:
         """Request what is due as an ordinary change, once."""

@@ -184,6 +184,8 @@ def test_what_waits_says_what_it_would_change_and_what_was_measured(
     with browsing(api) as ada:
         for path in ("/", "/actions"):
             assert "instances 2 → 3; rule: slow: p95 &gt; most, p95=0.28, most=0.1; So it was." in ada.get(path)
+        service = service.model_copy(update={"shape": Shape(instances=3)})
+        assert "nothing to change, as it has instances 3 already; rule: slow" in ada.get("/")
 
 
 def test_buttons_are_of_what_may_be_done(api: Api, context: ServerContext) -> None:

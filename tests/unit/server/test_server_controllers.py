@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from scanflow.agent.agent_records import JSON
 from scanflow.app.application import Application
 from scanflow.backends.local.batch import backend
 from scanflow.backends.service_change import ServiceChange
-from scanflow.backends.service_records import InstanceRecord, Progress, ServiceObserver, ServiceRecord
+from scanflow.backends.service_records import InstanceRecord, Progress, ServiceObserver, ServiceRecord, Shape
 from scanflow.deployer import RunRequest
 from scanflow.errors import UnavailableError
 from scanflow.processes.background_jobs import Job
@@ -26,7 +27,7 @@ from scanflow_server.server_context import ServerContext
 from scanflow_server.store import event_store, intent_store, run_store
 from scanflow_server.store.run_store import DriveRequest
 from tests.unit.server.answering import a_service
-from tests.unit.server.server_rows import a_run, make_request_row
+from tests.unit.server.server_rows import a_run, make_action_row, make_request_row, read_from_store
 from tests.waiting import PATIENCE_S, wait_until
 
 
@@ -239,6 +240,22 @@ def test_a_change_that_is_due_is_requested_once_until_there_is_another_generatio
     seen = seen.model_copy(update={"generation": seen.generation + 1})
     controller.tick()
     assert list_open_ids() != first
+
+
+def test_what_waits_for_a_person_is_withdrawn_once_the_service_is_so(
+    context: ServerContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = a_service("digits", "ready").model_copy(update={"shape": Shape(instances=2)})
+    arguments: dict[str, JSON] = {"workflow": "digits", "instances": 1}
+    row = make_action_row("a1", "pending", "approve", target="service/digits", arguments=arguments, team=seen.team)
+    with context.store.write() as connection:
+        intent_store.add(connection, row)
+    monkeypatch.setattr(context.deployer, "services", lambda: [seen])
+    controller = ServicesController(context, build_engine(context))
+    for instances, state in ((2, "pending"), (1, "refused")):
+        seen = seen.model_copy(update={"shape": Shape(instances=instances)})
+        controller.tick()
+        assert read_from_store(context.store, intent_store.get, "a1").action.state == state
 
 
 def test_each_restart_of_an_instance_is_an_event_also_one_that_was_over_between_two_looks(

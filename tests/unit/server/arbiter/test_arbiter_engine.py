@@ -455,3 +455,25 @@ def test_who_approved_an_action_and_why_is_in_its_explanation(harness: ArbiterHa
     done = action(harness, "i1")
     assert (done.approved_by, done.approved_why) == ("ada", "seen with the team")
     assert any("Approved by ada (a person): seen with the team" in line for line in explain_action(done, []))
+
+
+def test_what_waits_for_a_person_is_withdrawn_where_its_target_came_to_be_so(harness: ArbiterHarness) -> None:
+    for id, instances, strategy in (("i1", 4, "more"), ("i2", 1, "less"), ("i3", 9, "most")):
+        asked = make_intent(id, instances, strategy=strategy, autonomy="suggest" if id == "i1" else "approve")
+        harness.engine.submit(asked)
+    harness.replicas["serve"] = 4
+    for _ in range(2):
+        harness.engine.intents.withdraw_needless("service/tests/serve")
+    assert [action(harness, id).state for id in ("i1", "i2", "i3")] == ["refused", "pending", "pending"]
+    why = "Nothing to change: the service serve has 4 instances already."
+    assert (action(harness, "i1").decision.reason, action(harness, "i1").decision.by) == (why, None)
+    assert trail(harness, "i1")[1:] == [f"refuse: {why}"]
+
+
+def test_an_approval_of_what_has_nothing_to_change_any_more_says_so(harness: ArbiterHarness) -> None:
+    harness.engine.submit(make_intent("i1", 1, autonomy="approve"))
+    harness.replicas["serve"] = 1
+    approved = harness.engine.approve("i1", by="ada")
+    harness.engine.settle()
+    assert (approved.state, harness.done) == ("refused", [])
+    assert approved.decision.reason == "Nothing to change: the service serve has 1 instance already."

@@ -42,6 +42,14 @@ def step(id: str, primitive: str) -> Intent:
     return intent(id, primitive=f"{primitive}_workflow_instance", arguments={"name": "serve"}, hysteresis_s=60)
 
 
+def ask(**arguments: Any) -> Intent:
+    return intent(arguments={"workflow": "serve", **arguments}, autonomy="approve")
+
+
+THERE = {"observed": {"replicas": 2}}
+SIZED = {"observed": {"resource": 2.0, "affinity": "spread"}}
+ASKED = ask(instances=2)
+DELETES = ask().model_copy(update={"primitive": "delete_workflow"})
 BEFORE = action(intent("i0"), began=100.0)
 REFUSED = action(intent("i0", key="k"), began=100.0, verdict="refuse")
 SPENT = [action(intent(f"h{n}"), began=100.0 + n) for n in range(3)]
@@ -128,6 +136,20 @@ ACT = ("act", None, None)
         (intent(autonomy="approve", budget=0), 100, {}, ("refuse", None, None), "The budget is used up"),
         (intent(autonomy="approve", **COOL), 100, APPROVED, ACT, ""),
         (intent(autonomy="approve", **COOL), 110, {**make_history(BEFORE), **APPROVED}, ("queue", "i0", 160), ""),
+        # What people are asked has something to change.
+        (ASKED, 100, THERE, ("refuse", None, None), "Nothing to change: the service serve has 2 instances already."),
+        (intent(autonomy="suggest"), 100, THERE, ("refuse", None, None), ""),
+        (intent(autonomy="observe"), 100, THERE, ("observe", None, None), ""),
+        (intent(), 100, THERE, ACT, ""),
+        (ASKED, 100, {**THERE, **APPROVED}, ("refuse", None, None), "Nothing to change"),
+        (ASKED, 100, {"observed": {"replicas": 3}, **APPROVED}, ACT, ""),
+        (ask(instances=1), 100, {"observed": {"replicas": 1}}, ("refuse", None, None), "has 1 instance already"),
+        (ask(instances=1, cores=2.0), 100, {"observed": {"replicas": 1}}, ("approve", None, None), ""),
+        (ask(cores=2, affinity="spread"), 100, SIZED, ("refuse", None, None), "2 cores, the affinity spread already"),
+        (ask(cores=4, affinity="spread"), 100, SIZED, ("approve", None, None), ""),
+        (ask(instances=2, scaling=None), 100, THERE, ("approve", None, None), ""),
+        (DELETES, 100, {"observed": {"running": False}}, ("refuse", None, None), "the service serve is gone already"),
+        (DELETES, 100, {"observed": {"running": True}}, ("approve", None, None), ""),
         # A key is decided on once, whatever else has changed.
         (intent(key="k", priority=9), 100, make_history(REFUSED), ("duplicate", "i0", None), "refuse. It was so."),
         (intent(key="k", app="other"), 100, make_history(REFUSED), ACT, ""),
