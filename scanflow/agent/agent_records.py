@@ -198,6 +198,11 @@ class Action(_Record):
     repeated: float | None = None
     """When the last one was decided."""
 
+    @property
+    def repeats_decision(self) -> bool:
+        """Whether the repeats had the decision of now; else an earlier one: to ask the person who decided since."""
+        return self.repeated is None or self.repeated >= self.decision.at
+
 
 class ActionExplanation(_Record):
     """The explanation of an action."""

@@ -126,7 +126,8 @@ def _build_decision(action: Action, address: Address | None, zone: tzinfo) -> Ev
     look = get_state_look(action.state)
     target = intent.target.partition("/")[2]
     when = svg.format_time(decision.at, zone=zone)
-    repeated = f"; the same {action.repeats:,} times more" if action.repeats else ""
+    before = "" if action.repeats_decision else "requested before that, "
+    repeated = f"; {before}the same {action.repeats:,} times more" if action.repeats else ""
     parts = [f"{when} {intent.strategy}: {intent.primitive} {target}", f"{decision.verdict}, {action.state}"]
     parts += [part for part in (intent.rule, decision.reason, action.error) if part]
     return EventLine(

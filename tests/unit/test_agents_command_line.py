@@ -249,6 +249,11 @@ def test_an_action_is_approved_or_refused_with_a_reason(run: Run) -> None:
     assert output.startswith('a1  run_workflow(workflow="training") on workflow/training: about to start.')
     assert output.endswith("See its effect: scanflow why a1\n")
     assert server.asked[-1] == ("POST /intents/a1/approve", {}, {"reason": "looks right"})
+    earlier = action("a2", "refused", "refuse").model_copy(update={"repeats": 8, "repeated": 0.0})
+    assert (
+        "times)"
+        not in run({"POST /intents/a2/refuse": earlier.model_dump(mode="json")}, "approve", "a2", "--refuse").stdout
+    )
     refused = run(server, "approve", "@latest", "--refuse", "--json")
     assert Action.model_validate_json(refused.stdout).id == "a2"
     assert server.places[-1] == "POST /intents/a2/refuse"

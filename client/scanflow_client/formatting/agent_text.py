@@ -196,7 +196,7 @@ def _format_origin(action: Action) -> tuple[str, str, str]:
 
 def _choose_reason(action: Action) -> str:
     reason = action.error if action.error is not None else _describe_command(action) or action.decision.reason
-    return f"({action.repeats + 1} times) {reason}" if action.repeats else reason
+    return f"({action.repeats + 1} times) {reason}" if action.repeats and action.repeats_decision else reason
 
 
 def _describe_command(action: Action) -> str:

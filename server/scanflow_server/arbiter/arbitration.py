@@ -20,6 +20,7 @@ from scanflow_server.arbiter.arbitration_rules import (
     check_hysteresis,
     check_ownership,
     check_persons_change,
+    check_refusal,
     make_decision,
 )
 from scanflow_server.intent_identity import (
@@ -172,6 +173,7 @@ def _find_objection(
         lambda: check_ownership(intent, world),
         lambda: _check_priority(intent, taken, now),
         lambda: None if intent.id in world.approved or asks else check_others_change(intent, world),
+        lambda: None if intent.id in world.approved else check_refusal(intent, past, now),
         lambda: check_cool_down(intent, past, now, approved=intent.id in world.approved),
         lambda: check_hysteresis(intent, past, now),
         lambda: check_action_budget(intent, past, now),

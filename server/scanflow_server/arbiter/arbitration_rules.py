@@ -26,6 +26,9 @@ LEASE_S = 900.0
 FOREIGN_S = 900.0
 """How long a foreign value is left alone, in seconds since it was first observed."""
 
+REFUSED_S = 900.0
+"""How long a request that a person refused is held off, in seconds, where its strategy has no cool-down."""
+
 STEPS: Mapping[str, int] = {"duplicate_workflow_instance": 1, "delete_workflow_instance": -1}
 """Primitives that give a direction and no value."""
 
@@ -191,6 +194,30 @@ def check_foreign_change(intent: Intent, world: ArbitrationContext) -> Decision 
             retry_at=over,
         )
     return None
+
+
+def check_refusal(intent: Intent, history: Sequence[Action], now: float) -> Decision | None:
+    """Refuse an intent that requests what a person refused lately, with the same arguments. A cool-down says itself how
+    long its strategy pauses."""
+    if intent.cool_down_s > 0:
+        return None
+    last = _find_last(
+        history,
+        lambda action: _is_same_strategy(action, intent) and _is_same_call(action.intent, intent),
+        counts=lambda action: action.decision.verdict == "refuse" and action.decision.by is not None,
+    )
+    if last is None or now >= (over := last.decision.at + REFUSED_S):
+        return None
+    ago = format_seconds(max(now - last.decision.at, 0.0))
+    return make_decision(
+        intent,
+        "refuse",
+        f"{last.decision.by} (a person) refused the same request {ago} ago (see scanflow why {last.id}). It is held "
+        f"off for {format_seconds(over - now)} more, or approve it: scanflow approve {intent.id}.",
+        now=now,
+        winner=last.id,
+        retry_at=over,
+    )
 
 
 def check_cool_down(

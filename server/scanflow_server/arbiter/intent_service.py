@@ -23,6 +23,7 @@ from scanflow_server.arbiter.arbitration import (
 )
 from scanflow_server.arbiter.arbitration_rules import (
     FOREIGN_S,
+    REFUSED_S,
     ArbitrationContext,
     Owner,
     PersonsChange,
@@ -171,9 +172,8 @@ class IntentService:
         now = self._clock()
         wanted = [row.intent for row in fresh.values()]
         since = now - max(compute_lookback_s(intent) for intent in wanted)
-        history = [
-            action for action in intent_store.load_history(connection, wanted, since=since) if action.id not in fresh
-        ]
+        history = intent_store.load_history(connection, wanted, since=since, refused_since=now - REFUSED_S)
+        history = [action for action in history if action.id not in fresh]
         fields = _select_current(connection, intent_store.load_fields(connection, place), seen.get(CREATED_FIELD))
         at_work = intent_store.list_busy_ids(connection, place)
         steady = {name: field for name, field in fields.items() if field.intent not in at_work}

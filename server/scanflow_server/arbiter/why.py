@@ -61,7 +61,8 @@ def explain_action(action: Action, trail: Sequence[tuple[float, str]], *, zone: 
         lines.append(f"          conflicts with {action.decision.winner}")
     if action.repeats:
         times = "once more" if action.repeats == 1 else f"{action.repeats} times more"
-        lines.append(f"          the same was decided {times}, last at {_format_time(action.repeated or 0.0, zone)}")
+        what = "the same was decided" if action.repeats_decision else "before that, the same was requested"
+        lines.append(f"          {what} {times}, last at {_format_time(action.repeated or 0.0, zone)}")
     began = "" if action.began is None else f", started at {_format_time(action.began, zone)}"
     took = "" if action.began is None or action.ended is None else f", ended after {action.ended - action.began:.3g} s"
     lines.append(f"action    {action.state}{began}{took}")

@@ -178,13 +178,18 @@ def _select_rows(connection: Connection, limit: int, about: Filter, *, offset: i
     return connection.execute(query).all()
 
 
-def load_history(connection: Connection, wanted: Iterable[Intent], *, since: float) -> list[Action]:
+def load_history(
+    connection: Connection, wanted: Iterable[Intent], *, since: float, refused_since: float
+) -> list[Action]:
+    """Return what was decided since then on the same targets and for the same strategies, what is at work, and of the
+    strategies what people refused."""
     among = list(wanted)
     places, strategies = {get_place(intent) for intent in among}, {qualify_strategy(intent) for intent in among}
     late = intents.c.decided >= since
     near = or_(and_(intents.c.place.in_(places), late), and_(intents.c.strategy.in_(strategies), late))
     documents: dict[int, Any] = {}
-    for which in (near, and_(OPEN, _WORKS)):  # separate queries: no index covers both
+    refused = and_(intents.c.strategy.in_(strategies), intents.c.decided >= refused_since, _REFUSED_BY_A_PERSON)
+    for which in (near, refused, and_(OPEN, _WORKS)):  # separate queries: no index covers all
         columns = intents.c.number, intents.c.place, intents.c.strategy, intents.c.document
         rows = connection.execute(select(*columns).where(which, or_(_COUNTS, _REFUSED_BY_A_PERSON)))
         documents |= {row[0]: row[3] for row in rows if row[1] in places or row[2] in strategies}

@@ -75,7 +75,12 @@ def test_actions_run_through_all_panels_with_their_state_and_link() -> None:
     assert {"✓", "■"} <= set(texts)
     refused = links[1].findtext(f"{SVG}title") or ""
     assert "refuse, refused" in refused
-    assert "the same 3 times more" in refused
+    assert "It was so.; the same 3 times more" in refused
+    before = act(5, "refused", "load > 30", verdict="refuse", repeats=3, repeated=BEGIN)
+    assert any(
+        "; requested before that, the same 3 times more" in title
+        for title in list_titles(draw_agent_decisions([], [before]))
+    )
 
 
 def test_what_rules_compare_with_is_a_threshold_of_that_metric_alone() -> None:

@@ -155,6 +155,8 @@ def test_what_waits_comes_first_and_an_editor_decides_with_a_reason(api: Api, co
         page = ada.get("/actions")
         assert page.index("Waiting for approval") < page.index('href="/actions/a1"') < page.index("All actions")
         assert "&lt;executor&gt;" in page
+        form = next(form for form in PageReader(page).forms if form.action == "/actions/a1/approve")
+        assert ("reason" in form.fields, 'formaction="/actions/a1/refuse"' in page) == (True, True)
         assert "Older" in page
         assert page.count("<tr>") == 51
         assert "Older" not in ada.get("/actions?start=50")
