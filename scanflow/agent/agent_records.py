@@ -199,6 +199,14 @@ class Action(_Record):
     """When the last one was decided."""
 
     @property
+    def started_run(self) -> str | None:
+        """The run that it started, which may go on after it, fail or be stopped; None: it started none."""
+        starts = self.inverse is not None and self.inverse.primitive == "stop_workflow"
+        if self.state != "succeeded" or not starts or not isinstance(self.result, dict):
+            return None
+        return str(self.result["run"]) if "run" in self.result else None
+
+    @property
     def repeats_decision(self) -> bool:
         """Whether the repeats had the decision of now; else an earlier one: to ask the person who decided since."""
         return self.repeated is None or self.repeated >= self.decision.at

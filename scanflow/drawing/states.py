@@ -15,7 +15,7 @@ class StateLook(NamedTuple):
 
 
 _LOOKS: Mapping[StateLook, str] = {
-    StateLook("✓", "green"): "succeeded ready valid",
+    StateLook("✓", "green"): "succeeded started ready valid",
     StateLook("✗", "red"): "failed lost",
     StateLook("●", "blue"): "running",
     StateLook("·", "soft"): "pending starting draining",

@@ -198,6 +198,10 @@ def test_why_lists_intents_and_explains_one(run: Run) -> None:
     assert "tracker/count  run_workflow  workflow/training  waiting for approval  It needs approval." in row
     assert after == "Explain one: scanflow why a1"
     assert server.asked[0][1] == {"limit": "5"}
+    undo = PrimitiveCall(primitive="stop_workflow", arguments={"run": "fox-1"})
+    started = action("a1", "succeeded", "act", inverse=undo, result={"run": "fox-1", "state": "running"})
+    listed = run({"GET /intents": queue(started)}, "why").stdout
+    assert ("started fox-1" in listed, "succeeded" in listed) == (True, False), "the run goes on by itself"
     assert run(server, "why", "a1").stdout == "sample    count\neffect    none yet\n"
     assert run(server, "why", "@latest").stdout.startswith("sample    count")
     assert json.loads(run(server, "why", "@latest", "--json").stdout) == story

@@ -86,6 +86,8 @@ def format_primitives(catalogue: Iterable[Primitive]) -> Table:
 def describe_status(action: Action) -> str:
     if action.state == "pending":
         return _PENDING.get(action.decision.verdict, "pending")
+    if (run := action.started_run) is not None:
+        return f"started {run}"
     return "only observed" if action.state == "observed" else action.state
 
 

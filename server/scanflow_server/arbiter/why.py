@@ -102,6 +102,9 @@ def _describe_effect(action: Action) -> str:
         return f"failed: {action.error}" if action.state == "failed" else action.error
     if action.state == "succeeded":
         undone = "" if action.inverse is None else f"; inverse: {action.inverse.primitive}"
+        if isinstance(action.result, dict) and (run := action.started_run) is not None:
+            now = f", which is {action.result['state']} now" if action.result.get("state") else ""
+            return f"started the run {run}{now}{undone}"
         return f"{_shorten(action.result)}{undone}"
     return _NO_RESULT.get(action.state, "none")
 

@@ -11,7 +11,7 @@ from scanflow.agent.agent_records import Action
 from scanflow.errors import InvalidError
 from scanflow.reports.model_history import ComparedSlice, read_slices
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
-from scanflow_server.dashboard.overview_page import build_action_table, list_actions, list_approvals
+from scanflow_server.dashboard.overview_page import build_action_state, build_action_table, list_actions, list_approvals
 from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell
 from scanflow_server.dashboard.page_windows import WINDOW, TableWindow
 from scanflow_server.dashboard.subject_links import build_action_address, build_agent_address, find_address, list_links
@@ -62,6 +62,7 @@ def load_action(request: PageRequest) -> PageView:
         f"{action.intent.primitive} {action.intent.target}",
         f"scanflow why {action.id}",
         action=action,
+        state=build_action_state(action),
         chain=build_chain(action, explanation.lines),
         slices=build_slice_table(slices, evidence.get("champion"), evidence.get("version")) if slices else None,
         choices=_list_choices(action) if request.may("approve", action.intent.team) else [],

@@ -15,6 +15,7 @@ from scanflow.errors import UnsupportedError
 from scanflow.reports.loop_events import TYPES
 from scanflow.reports.service_periods import describe_restart
 from scanflow.text.printable import make_one_line
+from scanflow_server.arbiter.started_runs import refresh_started_runs
 from scanflow_server.arbiter.why import format_reason, format_request
 from scanflow_server.control.agent_controller import describe_agent
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageRequest, PageView
@@ -83,7 +84,8 @@ def list_actions(
     about["team"] = restrict_team(request.caller, about.get("team"))
     with request.context.store.read() as connection:
         mask = build_text_mask(cache_maskers(connection))
-        return intent_store.list_actions(connection, limit=limit, offset=offset, mask=mask, **about)
+        listed = intent_store.list_actions(connection, limit=limit, offset=offset, mask=mask, **about)
+    return refresh_started_runs(request.context, listed)
 
 
 def list_approvals(request: PageRequest, **about: Any) -> list[tuple[Action, str]]:
@@ -124,9 +126,16 @@ def build_action_table(actions: Iterable[Action], restarts: Iterable[Event] = ()
     return CellTable.make(({**row, "when": Moment(at)} for at, row in entries), "No action yet.", "scanflow agents")
 
 
+def build_action_state(action: Action) -> StateCell:
+    """Return an action's state; of one that started a run, that run with its own."""
+    if (run := action.started_run) is None or not isinstance(action.result, dict):
+        return StateCell(action.state)
+    return StateCell("started", LinkCell(f"{run}: {action.result.get('state') or 'unknown'}", f"/runs/{run}"))
+
+
 def _build_action_row(action: Action) -> CellRow:
     return {
-        "state": StateCell(action.state),
+        "state": build_action_state(action),
         "action": LinkCell(f"{action.intent.primitive} {action.intent.target}", build_action_address(action.id)),
         "changes": describe_changes(action) or None,
         "by": action.intent.agent,

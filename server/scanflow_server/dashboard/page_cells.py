@@ -20,8 +20,8 @@ class StateCell(NamedTuple):
     """A state, with its mark and its colour."""
 
     state: str
-    more: str = ""
-    """A text after it, such as how long it took."""
+    more: str | LinkCell = ""
+    """What follows it, such as how long it took."""
 
     @property
     def mark(self) -> str:

@@ -15,6 +15,7 @@ from scanflow.app.parameters import refuse_mask
 from scanflow.drift.promotion import format_decision
 from scanflow.errors import InvalidError
 from scanflow_server.api_route import ApiRoute
+from scanflow_server.arbiter.started_runs import refresh_started_runs
 from scanflow_server.arbiter.why import explain_action
 from scanflow_server.auth import Approver, Proposer, Reader
 from scanflow_server.bodies import Named, Text, check_text, check_time
@@ -117,6 +118,7 @@ def explain_row(context: ServerContext, row: ActionRow, *, zone: tzinfo = UTC) -
             *((at, str(mask(text))) for at, text in intent_store.load_trail(connection, row.id)),
             *_list_evaluations(connection, action),
         ]
+    (action,) = refresh_started_runs(context, [action])
     return ActionExplanation(lines=explain_action(action, trail, zone=zone), action=action)
 
 
