@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -10,9 +11,16 @@ from pydantic import SecretStr
 
 from scanflow.backends.log_reader import LogReader
 
+_DEFAULT_FILE = "app.py"
+
 
 def ignore_message(_text: str) -> None:
     """Do nothing: the default observer."""
+
+
+def format_start_command(source: str | None, agent: str) -> str:
+    """Return the command that starts an agent from its application's file; None: ``app.py``."""
+    return f"scanflow agents --start {shlex.quote(f'{source or _DEFAULT_FILE}:{agent}')}"
 
 
 @dataclass(frozen=True, slots=True)

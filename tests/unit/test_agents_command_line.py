@@ -151,6 +151,11 @@ def test_all_agents_of_an_application_are_started_and_stopped_or_one(run: Run, f
     server = Answers({"GET /agents": agents, **{f"DELETE /agents/mnist/{agent['name']}": agent for agent in agents}})
     assert run(server, "agents", "--stop", "mnist").stdout.startswith("mnist:checker  stopped\n")
     assert server.places[1:] == ["DELETE /agents/mnist/checker", "DELETE /agents/mnist/tracker"]
+    for target, names in (("app.py", ["checker", "tracker"]), ("app.py:checker", ["checker"])):
+        server.asked.clear()
+        run(server, "agents", "--stop", target)
+        deleted = [place for place in server.places if place.startswith("DELETE")]
+        assert deleted == [f"DELETE /agents/mnist/{name}" for name in names]
     (folder / "alone.py").write_text(APP.partition("    agents=[")[0] + ")\n")
     with pytest.raises(InvalidError, match=r"'mnist' has no agents. Give it one: sf.Application"):
         run({}, "agents", "--start", "alone.py")

@@ -28,10 +28,12 @@ if TYPE_CHECKING:
 def agents(
     target: Annotated[
         str | None,
-        Argument(metavar="[APP[:AGENT]]", help="An application, or one of its agents. With --start, a file."),
+        Argument(
+            metavar="[APP[:AGENT]]", help="An application, or one of its agents. With --start or --stop, also a file."
+        ),
     ] = None,
     start: Annotated[bool, Option("--start", help="Start the agents of an application: --start app.py.")] = False,
-    stop: Annotated[bool, Option("--stop", help="Stop agents: --stop mnist, or --stop mnist:tracker.")] = False,
+    stop: Annotated[bool, Option("--stop", help="Stop agents: --stop app.py, mnist or mnist:tracker.")] = False,
     journal: Annotated[bool, Option("--journal", help="Print one agent's samples, requests and misses.")] = False,
     limit: LimitOption = 100,
     as_json: JsonOption = False,
@@ -52,7 +54,7 @@ def agents(
         if target is None:
             raise InvalidError("Name the agent: scanflow agents APP:AGENT. List agents: scanflow agents")
         if stop:
-            _print_changed(client.stop_agents(target), as_json)
+            _print_changed(client.stop_agents(_find_name(target) or target), as_json)
         else:
             entries = client.journal(target)[-limit:]
             respond(entries, as_json, lambda: format_journal(entries, target))
@@ -174,6 +176,17 @@ def labels(
         samples = client.labels(app=application, team=team, limit=limit)
         page = f"{client.server.url}/labels"
         respond(samples, as_json, lambda: screens.format_labels(samples, limit=limit, page=page))
+
+
+def _find_name(target: str) -> str | None:
+    """Return ``APP[:AGENT]`` of ``FILE[:AGENT]``; None: it names no file."""
+    from scanflow.agent.targets import select_agents
+
+    file, colon, _ = target.partition(":")
+    if not Path(file).is_file():
+        return None
+    application, _, (first, *_) = select_agents(target)
+    return f"{application.name}:{first.name}" if colon else application.name
 
 
 def _print_changed(agents: Sequence[AgentView], as_json: bool) -> None:

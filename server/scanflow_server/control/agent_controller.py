@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from scanflow.agent.agent_records import AgentView
-from scanflow.backends.agent_hosting import AgentProcess, HostedAgent
+from scanflow.backends.agent_hosting import AgentProcess, HostedAgent, format_start_command
 from scanflow.errors import UnavailableError
 from scanflow.http.home_token import derive_agent_token, derive_peer_token, hash_token, make_salt, read_home_token
 from scanflow.transport.clients import fetch_reply, is_loopback
@@ -145,7 +145,7 @@ def _describe_error(agent: AgentRow, failure: str | None) -> str | None:
         return failure
     return (
         "Its strategies are not those that it was deployed with. What exceeds those waits for approval. Deploy it "
-        f"again: scanflow agents --start app.py:{agent.name}"
+        f"again: {format_start_command(agent.source, agent.name)}"
     )
 
 
@@ -167,8 +167,8 @@ def fetch_journal(
     view = describe_agent(context, agent, process)
     if view.url is None:
         raise UnavailableError(
-            f"The agent {view.full_name} is {view.state}, so its journal cannot be read. Start it: scanflow agents "
-            f"--start app.py:{view.name}"
+            f"The agent {view.full_name} is {view.state}, so its journal cannot be read. Start it: "
+            f"{format_start_command(agent.source, agent.name)}"
         )
     url = process.url or view.url
     if process.url is None and not (agent.document is not None and is_loopback(url)):

@@ -82,7 +82,7 @@ def test_an_agent_shows_what_it_saw_and_may_do(
     def read(_context: object, _agent: AgentRow, *, before: int, limit: int, timeout_s: float) -> list[dict[str, Any]]:
         assert timeout_s < 5
         asked_before.append(before)
-        body = {"value": "<script>", "cause": "interval:1", "password": "tops3cret"}
+        body = {"value": "<script>", "cause": "interval:2027-01-15T08:00:00Z", "password": "tops3cret"}
         first = max(1, min(before, 61) - limit)
         return [
             {"id": n, "at": float(n), "kind": "sample", "subject": "counts", "body": body}
@@ -95,7 +95,8 @@ def test_an_agent_shows_what_it_saw_and_may_do(
         text = ada.get(PAGE)
         for words in ("&lt;counts&gt;", "every 2.00 s", "run_workflow on workflow/training", "4 in 24h 00m"):
             assert words in text, words
-        assert "<summary>&#34;&lt;script&gt;&#34; (interval:1)</summary><pre>{" in text
+        due = '<time datetime="2027-01-15T08:00:00+00:00">2027-01-15 08:00:00 UTC</time>'
+        assert f"<summary>&#34;&lt;script&gt;&#34; (interval:{due})</summary><pre>{{" in text
         assert "tops3cret" not in text
         assert "Decisions over metrics" in text
         assert "picked = 140" in text
@@ -110,7 +111,8 @@ def test_an_agent_shows_what_it_saw_and_may_do(
 def test_a_journal_that_cannot_be_read_is_no_error_of_the_page(api: Api, context: ServerContext) -> None:
     add_agent(context)
     with browsing(api) as ada:
-        assert "its journal cannot be read. Start it: scanflow agents" in ada.get(PAGE)
+        start = "Start it: scanflow agents --start &#39;my loop.py:planner&#39;"
+        assert f"its journal cannot be read. {start}" in ada.get(PAGE)
 
 
 def test_only_editors_start_and_stop(api: Api, context: ServerContext) -> None:

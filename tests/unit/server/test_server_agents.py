@@ -187,7 +187,7 @@ def test_a_journal_is_read_where_the_agent_is_hosted_whatever_it_says_of_its_pla
 
     monkeypatch.setattr("scanflow_server.control.agent_controller.fetch_reply", answer_request)
     hosting.want()
-    with pytest.raises(UnavailableError, match=r"a:tracker is starting.*agents --start app.py:tracker"):
+    with pytest.raises(UnavailableError, match=r"a:tracker is starting.*agents --start '?[^ ]*:tracker"):
         fetch_journal(hosting.context, hosting.row, after=0, limit=10)
     version, here = compute_version(hosting.context, hosting.row), "http://127.0.0.1:5"
     process = AgentProcess("a", "t", "tracker", alive=True, started=True, version=version)

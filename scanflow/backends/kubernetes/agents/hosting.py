@@ -14,7 +14,7 @@ from scanflow.app.agent import Agent
 from scanflow.app.application import Application
 from scanflow.app.application_files import load_json
 from scanflow.app.secrets import iterate_secrets
-from scanflow.backends.agent_hosting import AgentProcess, HostedAgent, ignore_message
+from scanflow.backends.agent_hosting import AgentProcess, HostedAgent, format_start_command, ignore_message
 from scanflow.backends.kubernetes.agents.agent_manifests import (
     CODE,
     VERSION,
@@ -194,7 +194,7 @@ class KubernetesAgents:
             return [code.config_map]
         self._code_problems[agent.app, agent.team, agent.name] = (
             f"The ConfigMap {name} with its files was deleted, and the files have changed since. Start the agent with "
-            f"the current files: scanflow agents --start app.py:{agent.name}"
+            f"the current files: {format_start_command(agent.source, agent.name)}"
         )
         return []
 
