@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 from scanflow_server.store.agent_store import AgentRow
@@ -11,21 +13,35 @@ SILENT_S = 45.0
 """After this many seconds without a heartbeat an agent is silent; it sends one at least every 20 s."""
 
 
+_WATCHED_S = 5.0
+"""For how long somebody counts as looking at the agents after the last look; an open page looks every second."""
+
+
 class Heartbeats:
     """Thread-safe."""
 
-    def __init__(self, since: float) -> None:
+    def __init__(self, since: float, monotonic: Callable[[], float] = time.monotonic) -> None:
         """``since``: when the server started, in seconds since the epoch: the last heartbeat of agents that have sent
         none yet."""
-        self._since = since
+        self._since, self._monotonic = since, monotonic
         self._lock = threading.Lock()
         self._latest: dict[tuple[str, str], AgentRow] = {}
         self._changes = 0
+        self._looked = float("-inf")
 
     @property
     def changes(self) -> int:
         """How many heartbeats told of something new: an agent's first, and those whose sensors had fired since."""
         return self._changes
+
+    def look(self) -> int:
+        """Return :attr:`changes` for a page of agents: while it is open, agents report each firing of their sensors."""
+        self._looked = self._monotonic()
+        return self._changes
+
+    @property
+    def is_watched(self) -> bool:
+        return self._monotonic() - self._looked < _WATCHED_S
 
     def note(self, row: AgentRow, *, at: float, sensors: list[dict[str, Any]] | None) -> None:
         with self._lock:

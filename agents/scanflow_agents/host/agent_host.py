@@ -22,6 +22,7 @@ from scanflow_agents.host.call_limits import WithheldOnce
 from scanflow_agents.host.combined_triggers import Path
 from scanflow_agents.host.control_loop import ControlLoop, Decider, Decisions, HostedSensor, Timer
 from scanflow_agents.host.event_subscriber import EventFilter, EventSource, EventSubscriber
+from scanflow_agents.host.heartbeat_pace import HeartbeatPace
 from scanflow_agents.host.host_clients import DeliveryClient, EventReporter
 from scanflow_agents.host.outbox import Outbox
 from scanflow_agents.host.scheduler import DueTimes, Scheduler
@@ -63,18 +64,19 @@ class AgentHost:
         report_trouble: Callable[[str | None], None] = lambda _why: None,
         masker: Masker | None = None,
     ) -> None:
-        """``client`` sends heartbeats every ``heartbeat_s``, less often where nothing changed. Without a ``source``,
+        """``client`` sends heartbeats when sensors have fired, ``heartbeat_s`` apart, and less often where nothing
+        changed. Without a ``source``,
         events arrive through the agent's own API.
         ``report_trouble`` receives a description of the failures in the agent, and None once there are none."""
         self.app, self.agent, self.state = app, agent, state
         self._outbox, self._scheduler, self._clock = outbox, scheduler, clock
-        self._client, self._heartbeat_s = client, heartbeat_s
+        self._client, self._pace = client, HeartbeatPace(heartbeat_s)
         self._reporter = None if client is None else EventReporter(client)
         self._beating: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
         self._registered = False
-        self._last_heartbeat: tuple[Any, float] = (None, 0.0)
-        """The sensors' counters in the last heartbeat, and its time by the loop's clock."""
+        self._last_counters: Any = None
+        """The sensors' counters in the last heartbeat."""
 
         self._withheld = WithheldOnce()
         self._schedules: list[_Schedule] = []
@@ -217,6 +219,7 @@ class AgentHost:
     # -- the server
 
     def _handle_sample(self, sample: Sample, decisions: Decisions, hops: int) -> None:
+        self._pace.note_firing()
         sensor_state = self.loop.sensor_states[sample.sensor]
         if sensor_state.failures or sample.sensor in self._failing:
             (self._failing.add if sensor_state.failures else self._failing.discard)(sample.sensor)
@@ -269,17 +272,18 @@ class AgentHost:
             if abs(self._clock() - trimmed) >= TRIM_S:
                 trimmed = self._clock()
                 self.state.trim()
-            await asyncio.sleep(self._heartbeat_s)
+            await self._pace.wait()
 
     async def _ensure_registered(self, client: DeliveryClient, url: str) -> bool:
         states = self.loop.sensor_states.values()
         counters = [(state.last, state.fired, state.errors, state.missed.copy()) for state in states]
-        (reported, reported_at), now = self._last_heartbeat, asyncio.get_running_loop().time()
-        if self._registered and counters == reported and now - reported_at < QUIET_S:
+        now = asyncio.get_running_loop().time()
+        if self._registered and counters == self._last_counters and now - self._pace.last < QUIET_S:
             return True
+        self._pace.last = now
         try:
             await client.report_strategies()
-            await client.send_heartbeat(url, os.getpid(), self.build_reports())
+            self._pace.is_watched = await client.send_heartbeat(url, os.getpid(), self.build_reports())
         except UnavailableError as error:
             self._registered = False
             _log.info("the server does not answer: %s", error)
@@ -287,7 +291,7 @@ class AgentHost:
             self._registered = False
             _log.warning("the server rejected this agent: %s", error)
         else:
-            self._registered, self._last_heartbeat = True, (counters, now)
+            self._registered, self._last_counters = True, counters
         return self._registered
 
     def _count_missed(self) -> int:

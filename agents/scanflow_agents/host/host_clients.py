@@ -81,10 +81,12 @@ class DeliveryClient:
             _log.warning("The server did not store the strategies, so that their intents wait for approval: %s", error)
         self._strategies = None
 
-    async def send_heartbeat(self, url: str, pid: int, sensors: Sequence[SensorReport]) -> None:
+    async def send_heartbeat(self, url: str, pid: int, sensors: Sequence[SensorReport]) -> bool:
+        """Report where the agent is and how its sensors fare, and return whether somebody looks at that."""
         reports = [report.model_dump(mode="json") for report in sensors]
         body = {"url": url, "pid": pid, "sensors": reports}
-        await self._connected.ask("POST", f"{self._build_path(self._agent)}/heartbeat", body)
+        reply = await self._connected.ask("POST", f"{self._build_path(self._agent)}/heartbeat", body)
+        return isinstance(reply, dict) and reply.get("watched") is True
 
     async def send_events(self, events: list[Event]) -> None:
         await self._connected.ask("POST", f"{BASE}/events", [event.model_dump(mode="json") for event in events])

@@ -57,7 +57,7 @@ class AgentSpec(BaseModel):
     """The timeout of a firing."""
 
     heartbeat_s: float = Field(default=5.0, gt=0)
-    """The heartbeat interval."""
+    """The least time between two heartbeats, while nobody looks at the agent on the server's pages."""
 
     def parse(self) -> tuple[Application, Agent]:
         app = load_json(json.dumps(self.application))

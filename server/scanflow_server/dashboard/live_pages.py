@@ -105,5 +105,5 @@ def read_marker(context: ServerContext, page: DashboardPage) -> Hashable:
     """Return a value that differs once the backend's runs or services may have changed, or services had requests; for
     a page of agents, also once a sensor has fired."""
     backend = context.deployer.backend
-    counts = context.service_history.changes, context.heartbeats.changes if page.section == "/agents" else 0
+    counts = context.service_history.changes, context.heartbeats.look() if page.section == "/agents" else 0
     return counts, backend.read_change_marker() if isinstance(backend, ChangeMarked) else None

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query, Response
+from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
 from scanflow.agent.agent_records import AgentView, StrategyLimits
@@ -37,6 +38,7 @@ from scanflow_server.token_roles import PERMISSIONS, TokenHolder
 
 router = APIRouter(prefix="/agents", tags=["agents"], responses=PROBLEMS, route_class=ApiRoute)
 
+_WATCHED: dict[int | str, dict[str, Any]] = {200: {"description": "Recorded, and somebody looks at the agents."}}
 _MAX_STRATEGIES = 10_000
 _MAX_NAME_LENGTH = 128
 
@@ -171,20 +173,21 @@ def report_strategies(
     return Response(status_code=204)
 
 
-@router.post("/{app}/{agent}/heartbeat", name="heartbeat", status_code=204)
+@router.post("/{app}/{agent}/heartbeat", name="heartbeat", status_code=204, responses=_WATCHED)
 @router.post("/{app}/{agent}/here", include_in_schema=False, status_code=204)  # by agents from before an upgrade
 async def record_heartbeat(
     context: ContextDep, caller: Proposer, app: Name, agent: Name, body: HeartbeatBody
 ) -> Response:
-    """Record an agent's address and the state of its sensors. It reports them every 5 s while they fire, else every
-    20. Only the agent's own token, or an editor's, reports them of an agent that this server runs."""
+    """Record an agent's address and the state of its sensors. It reports them when they fire, at most every 5 s, and
+    every 20 s while none does; where the answer says ``watched``, as somebody looks at a page of agents, each firing.
+    Only the agent's own token, or an editor's, reports them of an agent that this server runs."""
     caller.check_agent(app, agent)
     row = context.heartbeats.get(app, agent)
     is_news = row is None or (row.url, row.pid) != (body.url, body.pid)
     if row is None or is_news or not caller.can_see(row.team) or not _speaks_for(caller, row):
         row = await run_in_threadpool(_register_address, context, caller, app, agent, body)
     context.heartbeats.note(row, at=context.clock(), sensors=_dump_sensors(body))
-    return Response(status_code=204)
+    return JSONResponse({"watched": True}) if context.heartbeats.is_watched else Response(status_code=204)
 
 
 def _register_address(

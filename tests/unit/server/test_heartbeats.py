@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from scanflow_server.arbiter.engine_assembly import build_engine
+from scanflow_server.dashboard.live_pages import read_marker
+from scanflow_server.dashboard.pages import PAGES
 from scanflow_server.heartbeats import SILENT_S, Heartbeats
 from scanflow_server.store import agent_store
 from scanflow_server.store import intent_store as kept
@@ -95,3 +97,20 @@ def test_a_heartbeat_counts_as_a_change_where_a_sensor_has_fired_since() -> None
         beats.note(row(), at=float(at), sensors=[REPORT | {"fired": fired}])
         changes.append(beats.changes)
     assert changes == [1, 1, 2]
+
+
+def test_an_agent_is_told_whether_somebody_looks_at_a_page_of_agents(api: Api) -> None:
+    permit_strategies(api.context.store, app="shop", agent="watcher", team="default")
+    pages, told = {page.template: page for page in PAGES}, list[bytes]()
+    for name in ("services", "agents", "agent"):
+        read_marker(api.context, pages[name])
+        told.append(api.post(HEARTBEAT, json={"url": "http://127.0.0.1:1", "pid": 7}).content)
+    assert told == [b"", b'{"watched":true}', b'{"watched":true}']
+
+
+def test_nobody_looks_any_more_some_seconds_after_the_last_look() -> None:
+    times = iter([100.0, 100.0, 102.0, 106.0])
+    beats = Heartbeats(since=0.0, monotonic=lambda: next(times))
+    beats.look()
+    assert [beats.is_watched for _ in range(3)] == [True, True, False]
+    assert not Heartbeats(since=0.0).is_watched
