@@ -5,6 +5,9 @@ Serialized as JSON. All times are seconds since the epoch.
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
+from datetime import datetime
 from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
@@ -21,6 +24,10 @@ Verdict = Literal["act", "refuse", "queue", "approve", "suggest", "observe", "du
 ActionState = Literal["pending", "running", "succeeded", "failed", "reverted", "refused", "observed", "lost"]
 """``refused``: rejected by the arbiter or a person; ``observed``: only recorded, as its strategy observes;
 ``lost``: its execution was interrupted, and whether it took effect is unknown."""
+
+
+_DUE = re.compile(r"(?:interval|cron|date):(\d{4}-[\d:T.-]+Z)$")
+"""In a sample's cause: when its sensor was due."""
 
 
 class _Record(BaseModel):
@@ -43,6 +50,15 @@ class Sample(_Record):
 
     seconds: float = 0.0
     """The duration of the sensor's execution."""
+
+    @property
+    def lag_s(self) -> float | None:
+        """How late its sensor ran; None: it was not due at a time, but called."""
+        if (match := _DUE.match(self.cause)) is None:
+            return None
+        with suppress(ValueError):
+            return max(0.0, self.at - datetime.fromisoformat(match[1]).timestamp())
+        return None
 
 
 class Guard(_Record):

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
@@ -41,9 +39,6 @@ _MAX_JSON_LENGTH: Final = 4_000
 
 _JOURNAL_S: Final = 2.0
 """How long a page waits for an agent's journal."""
-
-_DUE: Final = re.compile(r"(?:interval|cron|date):(\d{4}-[\d:T.-]+Z)$")
-"""In a sample's cause: when its sensor was due."""
 
 
 def load_agents(request: PageRequest) -> PageView:
@@ -125,14 +120,13 @@ def _read_journal(request: PageRequest, row: AgentRow, *, before: int) -> list[d
 
 def _parse_samples(agent: str, happened: Iterable[Event]) -> Iterable[Sample]:
     for event in happened:
-        data = event.data
-        fields = {name: data.get(name) for name in ("sensor", "cause", "value", "error")}
+        fields = {name: event.data.get(name) for name in ("sensor", "cause", "value", "error")}
         with suppress(ValidationError):  # somebody else's event of that name
-            yield Sample.model_validate({**fields, "id": data.get("sample"), "agent": agent, "at": event.at})
+            yield Sample.model_validate({**fields, "id": event.data.get("sample"), "agent": agent, "at": event.at})
 
 
 def _build_sensor_table(sensors: Sequence[SensorReport], samples: Sequence[Sample]) -> CellTable:
-    lags = {sample.sensor: lag for sample in samples if (lag := measure_lag(sample)) is not None}
+    lags = {sample.sensor: lag for sample in samples if (lag := sample.lag_s) is not None}
     rows: list[CellRow] = [
         {
             "sensor": sensor.name,
@@ -147,15 +141,6 @@ def _build_sensor_table(sensors: Sequence[SensorReport], samples: Sequence[Sampl
         for sensor in sensors
     ]
     return CellTable.make(rows, "It is not running: nothing is known of its sensors.", "scanflow agents --start")
-
-
-def measure_lag(sample: Sample) -> float | None:
-    """Return how late a sensor ran, in seconds; None: it was not due at a time, but called. Pure."""
-    if (match := _DUE.match(sample.cause)) is None:
-        return None
-    with suppress(ValueError):
-        return max(0.0, sample.at - datetime.fromisoformat(match[1]).timestamp())
-    return None
 
 
 def _build_strategy_row(strategy: StrategyLimits) -> CellRow:

@@ -9,7 +9,6 @@ from sqlalchemy import null, update
 
 from scanflow.agent.agent_records import Event, PermittedCall, Sample, StrategyLimits
 from scanflow_server.dashboard import agent_pages
-from scanflow_server.dashboard.agent_pages import measure_lag
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import agent_store, event_store, intent_store
 from scanflow_server.store.agent_store import AgentRow
@@ -67,7 +66,7 @@ def add_samples(context: ServerContext, *values: Any) -> None:
 )
 def test_a_sensor_is_late_by_what_passed_since_it_was_due(cause: str, lag: float | None) -> None:
     sample = Sample(id="s", agent="planner", sensor="counts", at=1.8e9 + 2.5, value=1, cause=cause)
-    assert measure_lag(sample) == lag
+    assert sample.lag_s == lag
 
 
 def test_an_agent_shows_what_it_saw_and_may_do(
@@ -100,6 +99,7 @@ def test_an_agent_shows_what_it_saw_and_may_do(
         assert "tops3cret" not in text
         assert "Decisions over metrics" in text
         assert "picked = 140" in text
+        assert "Of the samples, those that failed or led to something are drawn" in text
         assert "scanflow replay mnist:planner &#39;my loop.py&#39; --last 2" in text, "its application's file"
         assert {"/actions/a1", "/reports/mnist", "/applications/mnist"} <= page.addresses
         older = ada.read(page.links["Older →"])
