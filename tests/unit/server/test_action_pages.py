@@ -213,9 +213,9 @@ def test_an_action_that_started_a_run_says_how_the_run_is_now(
             assert ("gone-1: unknown" in page, "succeeded</span>" in page) == (True, False)
         assert "gone-1: unknown" in ada.get("/actions/of-gone-1")
         monkeypatch.setattr(context.deployer, "show", lambda _run: context.deployer.runs()[0])
-        one = ada.get(f"/actions/of-{runs[4]}")
-        assert f"{runs[4]}: stopped</a>" in one
-        assert f"started the run {runs[4]}, which is stopped now; inverse: stop_workflow" in one
+        page = ada.get(f"/actions/of-{runs[4]}")
+        assert f"{runs[4]}: stopped</a>" in page
+        assert f"started the run {runs[4]}, which is stopped now; inverse: stop_workflow" in page
 
 
 def test_buttons_are_of_what_may_be_done(api: Api, context: ServerContext) -> None:

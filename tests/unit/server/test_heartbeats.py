@@ -99,13 +99,13 @@ def test_a_heartbeat_counts_as_a_change_where_a_sensor_has_fired_since() -> None
     assert changes == [1, 1, 2]
 
 
-def test_an_agent_is_told_whether_somebody_looks_at_a_page_of_agents(api: Api) -> None:
+def test_a_heartbeat_is_answered_by_whether_a_page_of_agents_is_open(api: Api) -> None:
     permit_strategies(api.context.store, app="shop", agent="watcher", team="default")
-    pages, told = {page.template: page for page in PAGES}, list[bytes]()
+    pages, answers = {page.template: page for page in PAGES}, list[bytes]()
     for name in ("services", "agents", "agent"):
         read_marker(api.context, pages[name])
-        told.append(api.post(HEARTBEAT, json={"url": "http://127.0.0.1:1", "pid": 7}).content)
-    assert told == [b"", b'{"watched":true}', b'{"watched":true}']
+        answers.append(api.post(HEARTBEAT, json={"url": "http://127.0.0.1:1", "pid": 7}).content)
+    assert answers == [b"", b'{"watched":true}', b'{"watched":true}']
 
 
 def test_nobody_looks_any_more_some_seconds_after_the_last_look() -> None:

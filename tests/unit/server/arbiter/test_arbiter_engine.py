@@ -406,7 +406,7 @@ def test_people_are_not_consulted_again_within_the_pause_after_they_refused(harn
     assert harness.engine.submit(make_intent("i3", autonomy="approve", cool_down_s=60.0)).verdict == "approve"
 
 
-def test_what_a_person_refused_is_held_off_without_a_cool_down_too(harness: ArbiterHarness) -> None:
+def test_what_a_person_refused_is_refused_for_a_while_also_without_a_cool_down(harness: ArbiterHarness) -> None:
     for number in range(4):
         harness.engine.submit(make_intent(f"i{number}", autonomy="approve", at=harness.now))
         harness.now += 1.0
@@ -414,9 +414,9 @@ def test_what_a_person_refused_is_held_off_without_a_cool_down_too(harness: Arbi
     lines = explain_action(action(harness, "i0"), [])
     assert "          before that, the same was requested 3 times more, last at 1970-01-01 00:16:43Z" in lines
     harness.now += 1.0
-    held = harness.engine.submit(make_intent("j1", autonomy="approve"))
-    assert (held.verdict, held.winner, held.retry_at) == ("refuse", "i0", 1904.0)
-    assert "ada (a person) refused the same request 1 s ago (see scanflow why i0). It is held off" in held.reason
+    again = harness.engine.submit(make_intent("j1", autonomy="approve"))
+    assert (again.verdict, again.winner, again.retry_at) == ("refuse", "i0", 1904.0)
+    assert "ada (a person) refused the same request 1 s ago (see scanflow why i0). It is held off" in again.reason
     assert harness.engine.submit(make_intent("j2", autonomy="suggest")).verdict == "refuse"
     assert action(harness, "j1").repeats == 1
     for other in ({"instances": 5}, {"strategy": "other"}, {"agent": "executor"}, {"service": "other"}):
