@@ -99,7 +99,8 @@ def _decide(
     objection = _find_objection(intent, world, taken, seen)
     if objection is not None and objection.verdict == "duplicate":
         return objection
-    if (approved or _asks(intent, world)) and (needless := check_effect(intent, world)) is not None:
+    asks = intent.autonomy in {"suggest", "approve"} and intent.id not in world.excesses
+    if (approved or asks) and (needless := check_effect(intent, world)) is not None:
         return needless
     if approved:
         if objection is not None and objection.verdict == "refuse" and objection.retry_at is not None:
@@ -166,7 +167,7 @@ def _find_objection(
 ) -> Decision | None:
     now = world.now
     # Whoever is asked decides about another's value too: an approval overwrites it.
-    asks = _asks(intent, world)
+    asks = intent.autonomy in {"suggest", "approve"} or intent.id in world.excesses
     past = [*(action for action in world.history if action.id != intent.id), *taken]
     checks: tuple[Callable[[], Decision | None], ...] = (
         lambda: _check_duplicate(intent, [*world.history, *seen], now),
@@ -180,11 +181,6 @@ def _find_objection(
         lambda: _check_busy(intent, world),
     )
     return next((objection for check in checks if (objection := check()) is not None), None)
-
-
-def _asks(intent: Intent, world: ArbitrationContext) -> bool:
-    """Whether people are asked about an intent."""
-    return intent.autonomy in {"suggest", "approve"} or (intent.id in world.excesses and intent.autonomy != "observe")
 
 
 def _check_duplicate(intent: Intent, actions: Sequence[Action], now: float) -> Decision | None:
