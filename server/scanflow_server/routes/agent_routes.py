@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query, Response
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict
 from starlette.concurrency import run_in_threadpool
 
 from scanflow.agent.agent_records import AgentView, StrategyLimits
@@ -38,9 +39,19 @@ from scanflow_server.token_roles import PERMISSIONS, TokenHolder
 
 router = APIRouter(prefix="/agents", tags=["agents"], responses=PROBLEMS, route_class=ApiRoute)
 
-_WATCHED: dict[int | str, dict[str, Any]] = {200: {"description": "Recorded, and somebody looks at the agents."}}
 _MAX_STRATEGIES = 10_000
 _MAX_NAME_LENGTH = 128
+
+
+class HeartbeatReply(BaseModel):
+    """The answer to a heartbeat while somebody looks at the agents; else it has no content."""
+
+    model_config = ConfigDict(frozen=True)
+
+    watched: bool = True
+
+
+_WATCHED: dict[int | str, dict[str, Any]] = {200: {"model": HeartbeatReply, "description": "Somebody looks at it."}}
 
 
 @router.get("")
@@ -187,7 +198,7 @@ async def record_heartbeat(
     if row is None or is_news or not caller.can_see(row.team) or not _speaks_for(caller, row):
         row = await run_in_threadpool(_register_address, context, caller, app, agent, body)
     context.heartbeats.note(row, at=context.clock(), sensors=_dump_sensors(body))
-    return JSONResponse({"watched": True}) if context.heartbeats.is_watched else Response(status_code=204)
+    return JSONResponse(HeartbeatReply().model_dump()) if context.heartbeats.is_watched else Response(status_code=204)
 
 
 def _register_address(
