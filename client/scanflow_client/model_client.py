@@ -113,13 +113,13 @@ class ModelClient(ModelChanger):
 
     def list_histories(self, name: str | None = None, *, alias: str = CHAMPION) -> Listing[VersionHistory]:
         """Return the history of the versions of a model, or of all models, the newest first."""
-        names = self._knowledge.list_models() if name is None else [name]
-        version_lists = [self._knowledge.list_model_versions(model) for model in names]
+        knowledge = self._knowledge
+        models = knowledge.list_versions_by_model() if name is None else {name: knowledge.list_model_versions(name)}
         events = [] if self._server is None else self._server.events_so_far(type=TYPES)
         services = self._deployer.services()
         histories = (
             history
-            for versions in version_lists
+            for versions in models.values()
             for history in build_histories(versions, events, services, alias=alias)
         )
         return Listing(histories, "model_text:format_models" if name is None else "model_text:format_versions")

@@ -122,10 +122,10 @@ class TuningHistories:
 
     def _find_alike(self, name: str, traits: ModelTraits, goal: Goal) -> TuningHistory | None:
         nearest: tuple[float, TuningHistory] | None = None
-        for other in self._knowledge.list_models()[:MAX_MODELS]:
+        for other, versions in self._knowledge.list_versions_by_model(MAX_MODELS).items():
             if other == name:
                 continue
-            for version in self._knowledge.list_model_versions(other):
+            for version in versions:
                 record = read_record(version, goal)
                 distance = math.inf if record is None else _compute_distance(traits, record)
                 if record is not None and distance < (math.inf if nearest is None else nearest[0]):

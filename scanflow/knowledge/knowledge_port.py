@@ -238,9 +238,15 @@ class KnowledgeBase(ABC):
             return sorted(store.list_model_names(self._team))
 
     def list_model_versions(self, name: str) -> list[ModelVersion]:
-        """Return every version, the highest number first."""
+        """Return every version, the highest number first: also of a model whose name cannot be served."""
         with self._open(f"list the versions of the model {name!r}") as store:
             return self._list_versions(store, name)
+
+    def list_versions_by_model(self, limit: int | None = None) -> dict[str, list[ModelVersion]]:
+        """Return the versions of the first ``limit`` models by their names, each the highest number first."""
+        with self._open("list the models") as store:
+            names = sorted(store.list_model_names(self._team))[:limit]
+            return {name: versions for name in names if (versions := store.list_versions(name))}
 
     def set_model_alias(self, name: str, alias: str, version: int) -> ModelVersion:
         """Move ``alias`` to this version of the model; return the updated version."""
@@ -350,10 +356,10 @@ class KnowledgeBase(ABC):
             return _download(store, store.save_at(key, saved.version), destination)
 
     def _get_version(self, store: KnowledgeStore[Any], name: str, version: int | str) -> ModelVersion:
-        return _select_version(self._list_versions(store, name), name, version)
+        return _select_version(self._list_versions(store, checks.check_model_name(name)), name, version)
 
     def _list_versions(self, store: KnowledgeStore[Any], name: str) -> list[ModelVersion]:
-        versions = store.list_versions(checks.check_model_name(name))
+        versions = store.list_versions(name)
         own = self._team is None or (store.find_model_owner(name) or checks.DEFAULT_TEAM) == self._team
         if not versions or not own:
             whose = "" if self._team is None else f" of the team {self._team!r}"

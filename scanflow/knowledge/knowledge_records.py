@@ -48,7 +48,8 @@ class ModelVersion(Model):
 
 
 class TrackedRun(Model):
-    """One run with its inputs and results. A metric that was logged repeatedly shows its last value."""
+    """One run with its inputs and results. A metric that was logged repeatedly shows its last value; one that is no
+    number, as of a training that diverged, is left out."""
 
     run_id: str
     environment: str

@@ -13,6 +13,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from scanflow.agent.agent_records import Event
 from scanflow.backends.service_records import ServiceRecord, Shape
+from scanflow.errors import InvalidError
+from scanflow.knowledge.checks import check_model_name
 from scanflow.knowledge.knowledge_records import ModelVersion
 from scanflow.knowledge.model_cache import SHAPE_TAG
 from scanflow.knowledge.version_tags import (
@@ -31,6 +33,9 @@ from scanflow.reports.loop_events import collect_champions, format_verdict, get_
 
 TYPES = ("drift.found", "model.judged", "model.promoted", "model.rejected")
 """The types of events about versions."""
+
+UNSERVABLE = "cannot be served under this name"
+"""The verdict on each version of a model that another program named as no address of the registry can."""
 
 
 class ComparedSlice(BaseModel):
@@ -75,6 +80,10 @@ class VersionHistory(BaseModel):
     @property
     def in_use(self) -> bool:
         return self.champion or bool(self.services)
+
+    @property
+    def is_servable(self) -> bool:
+        return self.verdict != UNSERVABLE
 
 
 def build_histories(
@@ -137,6 +146,10 @@ def _parse_shape(shape: str | None) -> Shape | None:
 
 def _build_verdict(version: ModelVersion, comparison: Event | None, champion: ModelVersion | None) -> dict[str, Any]:
     """Return the verdict on a version, from the registry first: agents decide by it."""
+    try:
+        check_model_name(version.name)
+    except InvalidError as error:
+        return {"verdict": UNSERVABLE, "reason": str(error)}
     evidence: Any = {} if comparison is None else comparison.data.get("evidence")
     found = evidence if isinstance(evidence, Mapping) else {}
     reason = str(found.get("reason") or "")

@@ -115,6 +115,8 @@ class ModelsContract:
         assert own.get_model(model) == version
         assert model in own.list_models()
         assert model not in other.list_models()
+        assert own.list_versions_by_model() == {model: [version]}
+        assert other.list_versions_by_model() == own.list_versions_by_model(0) == {}
         asks: list[Callable[[], object]] = [
             lambda: other.get_model(model, 1),
             lambda: other.list_model_versions(model),

@@ -44,6 +44,30 @@ class MlflowContract(KnowledgeBaseContract):
         with pytest.raises(NotFoundError, match="no artifact 'nte'"):
             knowledge.fetch_run_artifacts(run.run_id, tmp_path / "other", path="nte")
 
+    def test_what_another_client_names_oddly_hides_nothing(
+        self, knowledge: KnowledgeBase, team: str, model: str
+    ) -> None:
+        from mlflow import MlflowClient
+
+        variables = knowledge.prepare("shop", team)
+        run = knowledge.log_run("shop", team, name="diverged", metrics={"accuracy": 0.5}, artifacts=Path(__file__))
+        client = MlflowClient(variables["MLFLOW_TRACKING_URI"])
+        client.log_metric(run.run_id, "loss", float("nan"))
+        assert [found.metrics for found in knowledge.search_runs("shop", team)] == [{"accuracy": 0.5}]
+        marks = ("emoji😀", "per%cent%2Fslash", "it's", "both'\"", "back\\'", "new\nline", "back_'")
+        odd = [*(f"{model} {mark}" for mark in marks), f"{model} "]
+        for name in odd:
+            client.create_registered_model(name)
+            client.create_model_version(name, client.get_run(run.run_id).info.artifact_uri, run.run_id)
+        knowledge.register_model(model, Path(__file__), app="shop", team=team)
+        owned = knowledge.for_team(team).list_versions_by_model()
+        found = {name: [version.name for version in versions] for name, versions in owned.items()}
+        assert found == {name: [name] for name in sorted([*odd, model])}
+        for name in odd:
+            assert knowledge.list_model_versions(name) == owned[name]
+            with pytest.raises(InvalidError, match="A model cannot be called"):
+                knowledge.set_model_alias(name, "champion", 1)
+
     def test_nothing_is_printed(
         self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
     ) -> None:

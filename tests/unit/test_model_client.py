@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from scanflow.knowledge.version_tags import ACTION, BEFORE, BY_HAND, PROMOTION, 
 from scanflow.reports.model_history import VersionHistory
 from scanflow.settings import Settings
 from scanflow_client.control_client import ControlClient
-from scanflow_client.formatting.model_text import format_models, format_versions
+from scanflow_client.formatting.model_text import format_models, format_versions, suggest_versions
 from scanflow_client.formatting.text_table import format_lines
 from scanflow_client.listing import Listing
 from scanflow_client.model_client import ModelClient, change_version
@@ -291,6 +292,23 @@ def test_no_command_is_suggested_that_would_be_refused(shop: Shop) -> None:
     assert "Promote another version: scanflow models promote cnn 3" in format_screen(shop.client.list_histories(CNN))
     shop.client.reject(CNN, 3)
     assert "Retrain it, or register another version of cnn" in format_screen(shop.client.list_histories(CNN))
+
+
+def test_a_model_that_another_program_named_oddly_is_listed_and_cannot_be_served(shop: Shop) -> None:
+    odd = "emoji😀 %2F"
+    with shop.knowledge._open("name it") as store:
+        tags = {"scanflow.app": "shop", "scanflow.team": "default"}
+        store.add_version(odd, Path(__file__), None, tags, datetime(2026, 1, 1, tzinfo=UTC))
+    listed = format_lines(format_models(shop.client.list_histories()))
+    assert any(line.startswith(CNN) for line in listed)
+    assert any(line.startswith(odd) and "cannot be served under this name" in line for line in listed)
+    shown = "\n".join(format_lines(format_versions(shop.client.list_histories(odd))))
+    assert "A model cannot be called 'emoji😀 %2F'" in shown
+    assert "scanflow models promote" not in shown
+    assert suggest_versions(odd).endswith("scanflow models 'emoji😀 %2F'")
+    for decide in (shop.client.promote, shop.client.reject):
+        with pytest.raises(UsageError, match="A model cannot be called"):
+            decide(odd, 1, why="it is better")
 
 
 def test_a_persons_reason_and_name_stay_with_the_version(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

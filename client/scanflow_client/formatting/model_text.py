@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from scanflow.reports.model_history import VersionHistory
@@ -45,7 +46,7 @@ def format_versions(histories: Sequence[VersionHistory]) -> Screen:
 
 
 def suggest_versions(name: str) -> str:
-    return f"Show a model's versions: scanflow models {name}"
+    return f"Show a model's versions: scanflow models {shlex.quote(name)}"
 
 
 def _format_version(version: VersionHistory) -> tuple[str, ...]:
@@ -66,6 +67,8 @@ def _format_version(version: VersionHistory) -> tuple[str, ...]:
 
 def _suggest_command(histories: Sequence[VersionHistory]) -> str:
     accepted = [version for version in histories if version.verdict != "rejected"]
+    if not histories[0].is_servable:
+        return "Register it under another name. All models: scanflow models"
     used = next((version for version in accepted if version.in_use), None)
     if used is not None and used.before in {version.version for version in accepted}:
         return f"Reject version {used.version}: scanflow models reject {used.model} {used.version}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -183,7 +185,11 @@ class _MlflowStore:
         return tags.get(OWNER)
 
     def _search_versions(self, name: str) -> Iterator[Any]:
-        return items(partial(self.client.search_model_versions, f"name = '{name}'", max_results=200))
+        # A filter cannot carry every name: where it may not, any character matches, and others are left out here.
+        pattern = re.sub(r"['\\]", "_", name)
+        matching = f"name = '{name}'" if pattern == name else f"name LIKE '{pattern}'"
+        found = items(partial(self.client.search_model_versions, matching, max_results=200))
+        return (record for record in found if record.name == name)
 
     def list_versions(self, name: str) -> list[ModelVersion]:
         if (model := _ask(partial(self.client.get_registered_model, name), _MISSING)) is None:
@@ -283,7 +289,7 @@ def _to_tracked_run(run: Run, environment: str) -> TrackedRun:
         name=run.info.run_name or run.info.run_id,
         status=_STATUS.get(run.info.status, "running"),
         params=dict(run.data.params),
-        metrics=dict(run.data.metrics),
+        metrics={key: value for key, value in run.data.metrics.items() if math.isfinite(value)},
         tags={
             key: value
             for key, value in run.data.tags.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -48,8 +49,7 @@ def _read_models(request: PageRequest) -> tuple[list[Event], Reading, dict[str, 
     context, team, newest = request.context, request.caller.team, happened[-1].id if happened else 0
 
     def read() -> tuple[int, dict[str, list[ModelVersion]]]:
-        tracker = open_tracker(context).for_team(team)
-        return newest, {name: tracker.list_model_versions(name) for name in tracker.list_models()[:_MAX_MODELS]}
+        return newest, open_tracker(context).for_team(team).list_versions_by_model(_MAX_MODELS)
 
     reads, key = context.background_reads, ("models", team)
     reading = reads.get(key, read, is_opened=not request.is_live)
@@ -87,7 +87,7 @@ def load_model(request: PageRequest) -> PageView:
     ]
     return PageView.make(
         f"Model {name}",
-        f"scanflow models {name}",
+        f"scanflow models {shlex.quote(name)}",
         reading=reading,
         mlflow=f"/mlflow/#/models/{quote(name, safe='')}",
         road=partial(draw_history, road) if road else None,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -85,6 +87,27 @@ def test_a_model_shows_why_each_version_is_in_use_or_not(
         assert {"/runs/owl-1", "/runs/fox-1", "/actions/w1", "/mlflow/#/models/cnn/versions/2"} <= page.addresses
         assert "/actions/w1/approve" in [form.action for form in page.forms]
         assert "model models:/cnn/3; rule: it is better" in text
+
+
+def test_a_model_that_another_program_named_oddly_hides_no_other(
+    api: Api, context: ServerContext, knowledge: MemoryKnowledge, tmp_path: Path
+) -> None:
+    names = ("emoji😀", "per%cent%2Fslash", "trailing ", "two\nlines", "it's")
+    for name in names:
+        with knowledge._open("name it") as store:
+            tags = {"scanflow.app": "mnist", "scanflow.team": "tests"}
+            store.add_version(name, tmp_path / "weights", None, tags, datetime(2026, 1, 1, tzinfo=UTC))
+    with browsing(api) as ada:
+        get_read(ada, "/models")
+        listed, text = ada.read("/models"), ada.get("/models")
+        addresses = [f"/models/{quote(name, safe='')}" for name in names]
+        assert {"/models/cnn", "/models/other", *addresses} <= listed.addresses
+        assert text.count("cannot be served under this name") == len(names)
+        assert "/models/cnn/3/promote" in [form.action for form in ada.read("/models/cnn").forms]
+        for address in addresses:
+            assert "A model cannot be called" in ada.get(address)
+            assert [form.action for form in ada.read(address).forms if "promote" in form.action] == []
+            assert "A model cannot be called" in ada.post(f"{address}/1/promote", reason="it is better").text
 
 
 def test_what_is_registered_later_is_read_when_an_event_tells_of_it(
