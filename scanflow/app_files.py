@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from scanflow.app.application import Application
-from scanflow.app.executor import Target
+from scanflow.app.declarations import read_declaration
+from scanflow.app.executor import Executor, Target
 from scanflow.app.workflow import Workflow
 from scanflow.errors import NotFoundError, did_you_mean
 
@@ -20,6 +22,15 @@ def get_file(name: str, folders: Iterable[Path]) -> Path:
     siblings = [path.name for folder in {path.parent for path in tried} if folder.is_dir() for path in folder.iterdir()]
     hint = did_you_mean(name, siblings) if len(siblings) > 12 else did_you_mean(name, siblings).partition(" Known")[0]
     raise NotFoundError(f"There is no file {name!r} in {', '.join(str(path.parent) for path in tried)}.{hint}")
+
+
+def declare_functions(app: Application, workflow: Workflow) -> Workflow:
+    """Return a workflow with the parameters of its functions known, as far as their files say, without loading them."""
+    files = AppFiles(app, workflow)
+    if all(node.target is None or node.target.declared is not None for node in workflow.steps):
+        return workflow
+    nodes = [files.declare_function(node) if isinstance(node, Executor) else node for node in workflow.nodes]
+    return workflow.replace(nodes=nodes)
 
 
 class AppFiles:
@@ -47,6 +58,16 @@ class AppFiles:
             NotFoundError: it is in none of the folders.
         """
         return get_file(name, self.list_folders(node))
+
+    def declare_function(self, node: Executor) -> Executor:
+        """Return a step with the parameters of its function known, if a file that is here says them."""
+        if (target := node.target) is None or target.declared is not None:
+            return node
+        with suppress(NotFoundError, OSError, UnicodeDecodeError):
+            file = self.find_function_file(target, node.name)
+            declared = None if file is None else read_declaration(file.read_text("utf-8"), target.partition(":")[2])
+            return node.replace(function=Target(target, declared=declared))
+        return node
 
     def find_function_file(self, target: Target, node: str) -> Path | None:
         """Return the file that a function is loaded from; None if it is found by module, or has no file."""

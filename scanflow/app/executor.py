@@ -28,12 +28,16 @@ _NEEDS_A_PROCESS = ("requirements", "image", "resources", "affinity", "timeout",
 class Target(str):
     """A function's name, and the function itself if it is available."""
 
-    __slots__ = ("call",)
+    __slots__ = ("call", "declared")
     call: Callable[..., Any] | None
+    declared: Callable[..., Any] | None
+    """What says which parameters the function takes: the function, or one without a body, made of its source."""
 
-    def __new__(cls, name: str, call: Callable[..., Any] | None = None) -> Target:
+    def __new__(
+        cls, name: str, call: Callable[..., Any] | None = None, *, declared: Callable[..., Any] | None = None
+    ) -> Target:
         target = super().__new__(cls, name)
-        target.call = call
+        target.call, target.declared = call, call or declared
         return target
 
 
@@ -264,8 +268,8 @@ class Executor(Linkable):
 
     @property
     def settable(self) -> tuple[str, ...]:
-        """The parameters that can be set: the given ones, and those of its function, if that is available."""
-        call = None if self.target is None else self.target.call
+        """The parameters that can be set: the given ones, and those of its function, if they are known."""
+        call = None if self.target is None else self.target.declared
         own = () if call is None else inspect.signature(getattr(call, "function", call)).parameters
         return tuple(dict.fromkeys([*self.parameters, *own]))
 

@@ -306,7 +306,7 @@ def _parse_text(node: Executor | Service | MPIWorkload, match: _Match, text: str
     present = None if match.fed_by else node.parameters.get(match.name)
     if isinstance(node, MPIWorkload) or (isinstance(node, Executor) and node.target is None):
         return parse_script_parameter(text, present)
-    call = node.target.call if isinstance(node, Executor) and node.target is not None else None
+    call = node.target.declared if isinstance(node, Executor) and node.target is not None else None
     if call is None:
         return parse_parameter(text, present=present)
     if present is None:

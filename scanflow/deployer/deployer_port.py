@@ -11,6 +11,7 @@ from scanflow.app.application import Application
 from scanflow.app.plan import Plan
 from scanflow.app.secrets import dump_secrets
 from scanflow.app.workflow import Workflow
+from scanflow.app_files import declare_functions
 from scanflow.backends.log_reader import LogPart, Stream
 from scanflow.backends.run_records import Observer, RunRecord, StepFile
 from scanflow.errors import UsageError
@@ -75,7 +76,7 @@ class RunRequest:
         """Return the named workflow, or the only batch workflow, as the application has it."""
         batches = [workflow.name for workflow in self.application.workflows if workflow.type == "batch"]
         name = batches[0] if self.workflow is None and len(batches) == 1 else self.workflow
-        return self.application.workflow(name)
+        return declare_functions(self.application, self.application.workflow(name))
 
     @property
     def changed_parameters(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from scanflow.app.application import Application
 from scanflow.app.plain_secrets import check_no_plain_secrets
 from scanflow.app.plan import Plan, PlannedObject
 from scanflow.app.workflow import Workflow
+from scanflow.app_files import declare_functions
 from scanflow.application_loading import load_application, refuse_while_loading
 from scanflow.backends.backend_port import Environment, RunPreparer
 from scanflow.backends.log_reader import LogPart, LogReader, WholeLinesReader
@@ -158,6 +159,7 @@ class EmbeddedDeployer(Deployer):
                 workflow = current.with_parameters(earlier.parameters).with_refreshed_cache(refreshed)
         if request.step is None:
             return replace(earlier, app=app, workflow=workflow)
+        workflow = declare_functions(app, workflow)
         step = request.step.partition(".")[0]  # of one task of a fan-out, too
         workflow.node(step)
         changes = request.read_parameters(workflow, step)

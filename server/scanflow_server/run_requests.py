@@ -33,7 +33,7 @@ def request_run(
     have changed; and the key alone identifies the request.
     """
     app, file = request.application, None if request.source is None else str(request.source)
-    definition: dict[str, Any] = {"application": dump_document(app), "parameters": dict(request.parameters)}
+    definition: dict[str, Any] = {"application": dump_document(app), "parameters": request.changed_parameters}
     if request.refresh_cache:
         definition["refresh_cache"] = True
     sent = {**definition, "workflow": request.workflow, "source": file}

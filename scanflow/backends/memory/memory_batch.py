@@ -131,8 +131,8 @@ class MemoryBatch:
                     f"Executor {node.name!r}: the backend 'memory' does not support {node.secrets[0]!r}: it starts no "
                     "processes, so that what a step prints could not be masked. Use another backend."
                 )
-            if node.target.call is not None:
-                check_parameters(node.target.call, node.parameters, who=f"Step {node.name!r}")
+            if node.target.declared is not None:
+                check_parameters(node.target.declared, node.parameters, who=f"Step {node.name!r}")
             elif not is_saved_function(node.target.partition(":")[0]):
                 AppFiles(app, workflow).find_function_file(node.target, node.name)
         if cut.past is not None:

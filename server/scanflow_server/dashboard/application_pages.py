@@ -147,12 +147,9 @@ def run_workflow(request: PageRequest, form: Mapping[str, str]) -> str:
     """Run a workflow of the stored application, with parameters as a command line has them."""
     app, team = request.parameters["app"], form.get("team") or None
     row = application_routes.get_own_row(request.context, request.caller, app, team)
-    stored, name = load_document(row.document), form.get("workflow", "")
+    source = None if row.source is None else Path(row.source)
     run_request = RunRequest(
-        stored,
-        name,
-        parameters=stored.workflow(name).parse_parameters(read_texts(form)),
-        source=None if row.source is None else Path(row.source),
+        load_document(row.document), form.get("workflow", ""), texts=read_texts(form), source=source
     )
     run = run_requests.request_run(request.context, run_request, by=request.caller.name, own=True)
     return f"/runs/{run.name}"

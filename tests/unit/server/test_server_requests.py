@@ -23,6 +23,7 @@ from scanflow_server.primitives import ApplicationStore, RequestedRuns
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import run_store
 from tests.applications import keep_application
+from tests.unit.server.page_browser import browsing
 from tests.unit.server.primitives.primitive_runs import do
 from tests.unit.server.server_rows import Api
 from tests.waiting import PATIENCE_S
@@ -32,7 +33,7 @@ import scanflow as sf
 
 
 @sf.step(in_process=True)
-def load(count: int = 3) -> list[int]:
+def load(count: int = 3, note: str | None = None) -> list[int]:
     return list(range(count))
 
 
@@ -251,6 +252,26 @@ def test_text_in_a_spin_is_of_the_type_of_the_present_value(api: Api, past_run: 
     assert context.deployer.batch.definition(spun["name"]).parameters == {"load.count": 2}
     wrong = post(api, "/runs/@latest/spin", b'{"step": "load", "texts": {"cuont": "2"}}', key="twice")
     assert (wrong[0], "no parameter 'cuont'. Did you mean 'count'" in wrong[1]["detail"]) == (404, True)
+
+
+@pytest.mark.usefixtures("past_run")
+def test_a_wrong_parameter_is_refused_before_anything_runs(api: Api, application: Application) -> None:
+    problem = "Step 'load': the parameter 'count' is 'many', which is not int"
+    asked = json.loads(make_body(application, workflow="w0"))
+    refused = [
+        post(api, "/runs", json.dumps({**asked, "parameters": {"count": "many"}}).encode(), key="run"),
+        post(api, "/runs/@latest/spin", b'{"step": "load", "texts": {"count": "many"}}', key="spin"),
+    ]
+    for status, answer in refused:
+        assert (status, problem in answer["detail"]) == (422, True), answer
+    with browsing(api) as ada:
+        form = {"team": "tests", "workflow": "w0"}
+        answer = ada.post("/applications/counting/run", **form, parameters="count=many")
+        assert (answer.status_code, "which is not int" in answer.text) == (422, True)
+        assert len(api.get("/runs").json()) == 1
+        begun = ada.post("/applications/counting/run", **form, parameters="count=2\nnote=3").url.path
+    name = begun.removeprefix("/runs/")
+    assert api.context.deployer.batch.definition(name).parameters == {"count": 2, "note": "3"}
 
 
 def test_a_run_sent_again_is_reported_also_when_it_could_not_be_begun_any_more(

@@ -51,7 +51,7 @@ def check_definition(definition: RunDefinition, is_by_value: Callable[[Target], 
             continue  # its files are in the image
         if node.target is None:
             files.find(node.mainfile or "", node.name)
-        elif (call := node.target.call) is not None:
+        elif (call := node.target.declared) is not None:
             check_parameters(call, node.parameters, who=f"Step {node.name!r}")
         elif not is_by_value(node.target):
             files.find_function_file(node.target, node.name)

@@ -89,7 +89,7 @@ class StepPrograms:
         for node in self.definition.workflow.steps:
             if node.target is None:
                 self.files.find(node.mainfile or "", node.name)
-            elif (call := node.target.call) is not None:
+            elif (call := node.target.declared) is not None:
                 check_parameters(call, node.parameters, who=f"Step {node.name!r}")
             elif is_saved_function(node.target.partition(":")[0]):
                 self.find_pickled_function(node.target)
