@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from scanflow.backends.log_reader import Stream
 from scanflow.backends.run_definition import RunDefinition
@@ -38,6 +38,14 @@ def format_parameter(value: Any) -> str:
     if isinstance(value, Mapping) and set(value) == {"$from"}:
         return f"← {value['$from']}"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+class LogEnd(NamedTuple):
+    """The end of a log."""
+
+    text: str
+    lines: int | None
+    """How many lines it is, where there are more before them; None: it is the whole log."""
 
 
 class RunReader:
@@ -102,10 +110,13 @@ class RunReader:
                 return match
         return max(matches, key=lambda task: task.began or 0.0, default=None)
 
-    def read_log_tail(self, task: str, stream: Stream, attempt: int | None) -> str:
+    def read_log_tail(self, task: str, stream: Stream, attempt: int | None) -> LogEnd:
         """Return the last lines that a task wrote, as :func:`make_log_printable` makes them."""
         content = self._deployer.read_log_tail(TaskLog(self.run.name, task, stream, attempt), LOG_BYTES)
-        return "\n".join(make_log_printable(content).splitlines()[-MAX_LINES:])
+        lines = make_log_printable(content).splitlines()
+        shown = lines[-MAX_LINES:]
+        is_cut = len(shown) < len(lines) or len(content) >= LOG_BYTES
+        return LogEnd("\n".join(shown), len(shown) if is_cut else None)
 
     def read_outputs(self, task: str) -> Mapping[str, Any]:
         """Return the outputs of a task, or those of a step's tasks by their numbers; see :func:`show_outputs`.

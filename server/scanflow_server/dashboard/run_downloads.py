@@ -35,8 +35,11 @@ def open_log(request: PageRequest) -> FileContent:
     reader = request.context.deployer.log_reader(of)
 
     async def blocks() -> AsyncIterator[bytes]:
+        rest = b"Nothing is printed yet.\n"
         async for part in follow(reader, follow_on=False):
+            rest = b""
             yield part.data
+        yield rest
 
     return FileContent(blocks(), "text/plain; charset=utf-8")
 

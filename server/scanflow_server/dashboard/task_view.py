@@ -16,7 +16,7 @@ from scanflow.reports.output_views import PICTURES, OutputView, build_output_vie
 from scanflow_server.dashboard.dashboard_page import PageRequest
 from scanflow_server.dashboard.page_cells import CellTable, LinkCell
 from scanflow_server.dashboard.run_downloads import read_attempt
-from scanflow_server.run_reader import RunReader
+from scanflow_server.run_reader import LogEnd, RunReader
 
 _MAX_ATTEMPTS: Final = 10
 _MAX_FILES: Final = 50
@@ -28,7 +28,7 @@ class TaskView(NamedTuple):
     task: TaskRecord
     attempt: int
     attempts: Sequence[LinkCell]
-    logs: Sequence[tuple[str, str]]
+    logs: Sequence[tuple[str, LogEnd]]
     """The end of each stream that is not empty."""
 
     log_problem: str
@@ -67,7 +67,7 @@ def _list_files(reader: RunReader, task: TaskRecord) -> list[StepFile]:
     return list(islice(files, _MAX_FILES))
 
 
-def _load_logs(reader: RunReader, task: TaskRecord, attempt: int) -> tuple[list[tuple[str, str]], str]:
+def _load_logs(reader: RunReader, task: TaskRecord, attempt: int) -> tuple[list[tuple[str, LogEnd]], str]:
     """Return the ends of the task's logs, of a failed one its errors first; or why there are none."""
     try:
         stdout, stderr = (
@@ -75,7 +75,7 @@ def _load_logs(reader: RunReader, task: TaskRecord, attempt: int) -> tuple[list[
         )
     except ScanflowError as error:
         return [], str(error)
-    return [log for log in ((stderr, stdout) if task.state == "failed" else (stdout, stderr)) if log[1]], ""
+    return [log for log in ((stderr, stdout) if task.state == "failed" else (stdout, stderr)) if log[1].text], ""
 
 
 def _load_outputs(reader: RunReader, task: TaskRecord) -> tuple[list[OutputView], str]:

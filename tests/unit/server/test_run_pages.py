@@ -144,7 +144,18 @@ def test_a_bar_is_shown_in_its_last_state(
 ) -> None:
     written = "begin\r\n" + "".join(f"\r{at} %" for at in range(101)) + "\nend\r"
     monkeypatch.setattr(type(context.deployer), "read_log_tail", lambda *_: written.encode())
-    assert RunReader(context, drive()).read_log_tail("fit", "stdout", None) == "begin\n100 %\nend"
+    assert RunReader(context, drive()).read_log_tail("fit", "stdout", None) == ("begin\n100 %\nend", None)
+
+
+def test_the_end_of_a_log_says_that_it_is_one_and_an_empty_log_that_nothing_is_printed(
+    api: Api, drive: Callable[..., RunRecord]
+) -> None:
+    run = drive()
+    with browsing(api) as ada:
+        page = ada.get(f"/runs/{run.name}?task=fit")
+        assert ("<h3>stdout <small>the last 500 lines · <a" in page, "<h3>stderr <small><a" in page) == (True, True)
+        Path(run.folder, "steps", "fit").rename(Path(run.folder, "steps", "gone"))
+        assert ada.client.get(f"/runs/{run.name}/logs/fit").text == "Nothing is printed yet.\n"
 
 
 def test_another_team_sees_nothing_of_a_run(api: Api, drive: Callable[..., RunRecord]) -> None:
