@@ -62,6 +62,9 @@ class GraphBox:
     number: int
     """How many tasks, or nodes, it stands for."""
 
+    is_chain: bool
+    """Whether some of these follow others, so that they are not as many of one kind beside each other."""
+
     kind: NodeKind
     state: str | None
     counts: Mapping[str, int]
@@ -73,28 +76,36 @@ class GraphBox:
 
     @property
     def suffix(self) -> str:
-        return f" ×{self.number}" if self.number > 1 else ""
+        return f" ×{self.number}" if self.is_stack else ""
+
+    @property
+    def is_stack(self) -> bool:
+        return self.number > 1 and not self.is_chain
 
     @property
     def is_skipped(self) -> bool:
         return self.state is not None and get_state_look(self.state).mark == "–"
 
 
-def build_box(members: Sequence[GraphNode]) -> GraphBox:
-    """Return the box of a node, or of nodes that are folded into one."""
+def build_box(members: Sequence[GraphNode], *, is_chain: bool = False) -> GraphBox:
+    """Return the box of a node, or of nodes that are folded into one: beside each other, or as a chain of which some
+    follow others."""
     counts = _sort_by_urgency(sum(map(_count_states, members), Counter[str]()))
     first, is_group = members[0], len(members) > 1
+    is_chain = is_chain and is_group
     addresses, kinds = {node.address for node in members}, {node.kind for node in members}
     state = next(iter(counts), None)
     own_state = first.state if not is_group and first.state is not None else state
     number = len(members) if is_group else max(1, sum(first.counts.values()))
+    kind: NodeKind = first.kind if len(kinds) == 1 else "step"
     return GraphBox(
-        label=_join_labels([node.label or node.name for node in members]),
+        label=_join_labels([node.label or node.name for node in members], is_chain=is_chain),
         number=number,
-        kind=first.kind if len(kinds) == 1 else "step",
+        is_chain=is_chain,
+        kind=kind,
         state=own_state,
         counts=counts if number > 1 else {},
-        detail="" if is_group else first.detail,
+        detail=f"{number} {kind}s" if is_chain else "" if is_group else first.detail,
         tooltip=_describe_group(members, counts) if is_group else _describe_node(first, own_state, counts),
         address=addresses.pop() if len(addresses) == 1 else None,
     )
@@ -118,9 +129,11 @@ def get_urgency(state: str) -> tuple[int, str]:
     return MARKS_BY_URGENCY.index(get_state_look(state).mark), state
 
 
-def _join_labels(labels: Sequence[str]) -> str:
+def _join_labels(labels: Sequence[str], *, is_chain: bool) -> str:
     if len(labels) == 1:
         return labels[0]
+    if is_chain:
+        return f"{labels[0]} … {labels[-1]}"
     columns = zip(*labels, strict=False)
     common = "".join(letter for letter, *_ in takewhile(lambda column: len(set(column)) == 1, columns))
     return common.rstrip("-_. 0123456789") or f"{labels[0]}, …"
@@ -252,7 +265,7 @@ def _draw_shape(box: GraphBox, x: float, y: float, width: float, height: float, 
     outline = {"stroke_width": 1.5, **dashes, **svg.paint("paper", colour)}
     tint = {"fill_opacity": "0.08", **svg.paint(colour)}
     parts = []
-    if box.number > 1:
+    if box.is_stack:
         parts.append(_draw_outline(box.kind, x + 3, y + 3, width - 3, height - 3, {**outline, "stroke_width": 1.0}))
         width, height = width - 3, height - 3
     parts += [_draw_outline(box.kind, x, y, width, height, look) for look in (outline, tint)]

@@ -195,13 +195,14 @@ def _fold(nodes: Mapping[str, GraphNode], edges: Sequence[GraphEdge], graph: Fol
     group_of = {name: group for group, members in graph.members.items() for name in members}
     merged: defaultdict[tuple[str, str], list[GraphEdge]] = defaultdict(list)
     for edge in edges:
-        ends = group_of[edge.source], group_of[edge.target]
-        if ends[0] != ends[1]:
-            merged[ends].append(edge)
+        merged[group_of[edge.source], group_of[edge.target]].append(edge)
     return _Folded(
         layout=layout,
-        boxes={group: build_box([nodes[name] for name in members]) for group, members in graph.members.items()},
-        edges=[merge_edges(own, *ends) for ends, own in merged.items()],
+        boxes={
+            group: build_box([nodes[name] for name in members], is_chain=(group, group) in merged)
+            for group, members in graph.members.items()
+        },
+        edges=[merge_edges(own, *ends) for ends, own in merged.items() if ends[0] != ends[1]],
     )
 
 

@@ -14,7 +14,8 @@ MOST = 40
 
 @dataclass(frozen=True)
 class FoldedGraph:
-    """A graph whose nodes are groups of nodes. A group has the name of its first member."""
+    """A graph whose nodes are groups of nodes. A group has the name of its first member; those of a chain are in its
+    order."""
 
     members: Mapping[str, tuple[str, ...]]
     parents: Mapping[str, tuple[str, ...]]
@@ -55,12 +56,14 @@ def _fold_largest(graph: FoldedGraph, groups: Iterable[tuple[str, ...]], most: i
 
 def _fold_all(graph: FoldedGraph, groups: Iterable[tuple[str, ...]]) -> FoldedGraph:
     """Make one node of each group. The groups have no node in common, and no way leads out of one and back."""
-    head = {name: group[0] for group in groups for name in group}
+    by_head = {group[0]: group for group in groups}
+    head = {name: first for first, group in by_head.items() for name in group}
     members: dict[str, tuple[str, ...]] = {}
     parents: dict[str, dict[str, None]] = {}
     for name, own in graph.parents.items():
         group = head.get(name, name)
-        members[group] = members.get(group, ()) + graph.members[name]
+        if group not in members:
+            members[group] = tuple(member for part in by_head.get(group, (group,)) for member in graph.members[part])
         above = parents.setdefault(group, {})
         above |= dict.fromkeys(head.get(parent, parent) for parent in own if head.get(parent, parent) != group)
     return FoldedGraph(members, {name: tuple(own) for name, own in parents.items()})

@@ -100,6 +100,19 @@ def test_what_failed_in_a_group_is_seen() -> None:
     assert box.title.startswith("train: 2 failed, 1 lost, 1 running, 44444 pending, 9997 succeeded")
 
 
+@pytest.mark.parametrize("width", [svg.WIDTH, svg.NARROW])
+@pytest.mark.parametrize("state", ["succeeded", None])
+def test_chains_are_folded_with_their_ends_and_do_not_look_as_what_is_parallel(width: float, state: str | None) -> None:
+    numbers = range(200)
+    nodes = [GraphNode(name=f"step-{number:03}", state=state) for number in reversed(numbers)]
+    edges = [GraphEdge(source=f"step-{n:03}", target=f"step-{n + 1:03}") for n in numbers if n % 10 < 9]
+    boxes = read_graph(draw_graph(nodes, edges, title="Chains", width=width)).boxes
+    names = sorted(box.texts[0].text for box in boxes)
+    assert names == [f"step-{n:03} … step-{n + 9:03}" for n in numbers[::10]]
+    seconds = {text.text for box in boxes for text in box.texts} - {*names}
+    assert seconds == ({"✓", "10 ✓"} if state else {"10 steps"})
+
+
 def test_a_few_that_fail_or_run_among_many_keep_boxes_of_their_own() -> None:
     states = ["succeeded"] * 300
     states[7], states[123] = "failed", "running"
