@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from scanflow_server.dashboard.page_cells import FIRST_RUN
 from tests.conftest import COMMAND, Cli
 from tests.waiting import patient
 
@@ -44,6 +45,12 @@ def app(tmp_path: Path) -> Path:
     path = tmp_path / "app.py"
     path.write_text(APP)
     return path
+
+
+def test_what_empty_pages_say_makes_the_first_run(cli: Cli, quick_cli: Cli) -> None:
+    init, run = (command.split()[1:] for command in FIRST_RUN.split(" && "))
+    assert (quick_cli(*init).returncode, cli(*run).returncode) == (0, 0)
+    assert "example:training" in quick_cli("runs").stdout
 
 
 def test_a_session_from_init_to_a_first_run(cli: Cli, quick_cli: Cli) -> None:

@@ -14,7 +14,7 @@ from scanflow_client.formatting.text_table import Screen, Table
 def format_models(histories: Sequence[VersionHistory]) -> Screen:
     """Return a row for each model: its number of versions, the one in use, and the last decision."""
     if not histories:
-        return ["There is no model yet. Train one and register it: scanflow init tabular"]
+        return ["There is no model yet. Register one in MLflow, or have one trained: scanflow demo"]
     by_model: dict[str, list[VersionHistory]] = {}
     for version in histories:
         by_model.setdefault(version.model, []).append(version)

@@ -51,7 +51,7 @@ def load_agents(request: PageRequest) -> PageView:
         "scanflow agents" if app is None else f"scanflow agents {app}",
         choices={"app": apps} if len(apps) > 1 else {},
         apps=apps,
-        table=CellTable.make(map(_build_agent_row, shown), "No agent yet.", "scanflow agents --start"),
+        table=CellTable.make(map(_build_agent_row, shown), "No agent yet.", "scanflow demo --keep"),
         lanes=partial(draw_agent_lanes, loops, zone=request.zone) if loops else None,
     )
 

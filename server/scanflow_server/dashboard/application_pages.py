@@ -24,7 +24,7 @@ from scanflow_server import run_requests
 from scanflow_server.bodies import ApplicationView
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
 from scanflow_server.dashboard.overview_page import list_agents, list_events, list_services
-from scanflow_server.dashboard.page_cells import Cell, CellRow, CellTable, LinkCell, Moment, StateCell
+from scanflow_server.dashboard.page_cells import FIRST_RUN, Cell, CellRow, CellTable, LinkCell, Moment, StateCell
 from scanflow_server.dashboard.run_pages import read_texts
 from scanflow_server.dashboard.subject_links import build_agent_address
 from scanflow_server.routes import application_routes
@@ -37,7 +37,7 @@ _CHANGED: Final[Mapping[str, NodeKind]] = {"workflow": "workflow", "service": "s
 
 def load_applications(request: PageRequest) -> PageView:
     views = application_routes.applications(request.context, request.caller)
-    table = CellTable.make(map(_build_row, views), "No application yet.", "scanflow run")
+    table = CellTable.make(map(_build_row, views), "No application yet.", FIRST_RUN)
     return PageView.make("Applications", "scanflow status", table=table)
 
 
@@ -83,7 +83,7 @@ def load_application(request: PageRequest) -> PageView:
         parts=CellTable.make(
             [_build_part_row(part.name, addresses.get(part, "/"), own) for part, own in deployed.items()],
             "No service of it is deployed, and no agent runs.",
-            "scanflow deploy",
+            "scanflow deploy" if any(workflow.type == "online" for workflow in app.workflows) else "",
         ),
         environment=_build_environment_table(request, app),
     )
@@ -148,10 +148,8 @@ def run_workflow(request: PageRequest, form: Mapping[str, str]) -> str:
     app, team = request.parameters["app"], form.get("team") or None
     row = application_routes.get_own_row(request.context, request.caller, app, team)
     source = None if row.source is None else Path(row.source)
-    run_request = RunRequest(
-        load_document(row.document), form.get("workflow", ""), texts=read_texts(form), source=source
-    )
-    run = run_requests.request_run(request.context, run_request, by=request.caller.name, own=True)
+    wanted = RunRequest(load_document(row.document), form.get("workflow", ""), texts=read_texts(form), source=source)
+    run = run_requests.request_run(request.context, wanted, by=request.caller.name, own=True)
     return f"/runs/{run.name}"
 
 

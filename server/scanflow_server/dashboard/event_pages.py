@@ -11,7 +11,7 @@ from scanflow.errors import NotFoundError
 from scanflow.reports.distributions import MAX_COLUMNS, draw_column
 from scanflow.reports.loop_events import list_drifted_columns
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageRequest, PageView
-from scanflow_server.dashboard.page_cells import CellRow, CellTable, LinkCell, Moment
+from scanflow_server.dashboard.page_cells import FIRST_RUN, CellRow, CellTable, LinkCell, Moment
 from scanflow_server.dashboard.page_windows import WINDOW, list_numbered_neighbours, parse_number
 from scanflow_server.dashboard.subject_links import link_subject, list_links
 from scanflow_server.scope import restrict_team
@@ -36,9 +36,7 @@ def load_events(request: PageRequest) -> PageView:
     return PageView.make(
         "Events",
         f"scanflow events --type {quote(type)}" if type else "scanflow events",
-        table=CellTable.make(
-            map(_build_row, newest[:WINDOW]), "No event that the filter lets through.", "scanflow run"
-        ),
+        table=CellTable.make(map(_build_row, newest[:WINDOW]), "No event that the filter lets through.", FIRST_RUN),
         types=sorted({*types, type} - {""}),
         **list_numbered_neighbours(request, [event.id for event in newest]),
     )

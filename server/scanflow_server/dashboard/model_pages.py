@@ -37,7 +37,7 @@ def load_models(request: PageRequest) -> PageView:
         "Models",
         "scanflow models",
         reading=reading,
-        table=CellTable.make(rows[window.start :][:WINDOW], "No model is registered yet.", "scanflow init tabular"),
+        table=CellTable.make(rows[window.start :][:WINDOW], "No model is registered yet.", "scanflow demo"),
         **window.list_neighbours(len(rows) - window.start),
     )
 

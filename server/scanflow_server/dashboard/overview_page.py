@@ -19,7 +19,7 @@ from scanflow_server.arbiter.started_runs import refresh_started_runs
 from scanflow_server.arbiter.why import format_reason, format_request
 from scanflow_server.control.agent_controller import describe_agent
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageRequest, PageView
-from scanflow_server.dashboard.page_cells import CellRow, CellTable, LinkCell, Moment, StateCell
+from scanflow_server.dashboard.page_cells import FIRST_RUN, CellRow, CellTable, LinkCell, Moment, StateCell
 from scanflow_server.dashboard.subject_links import build_action_address, build_agent_address, link_models
 from scanflow_server.response_masking import build_text_mask
 from scanflow_server.routes import application_routes, run_routes, service_routes
@@ -53,8 +53,8 @@ def load(request: PageRequest) -> PageView:
         failures=list_failures(runs, services, agents),
         drifts=list_undecided_drifts(drifts, actions, since=request.now - _RECENT_S),
         running=build_run_table(sorted(runs, key=lambda run: run.state != "running"), "No run yet."),
-        services=CellTable.make(map(_build_service_row, services), "No service yet.", "scanflow deploy"),
-        agents=CellTable.make(map(_build_agent_row, agents), "No agent yet.", "scanflow agents --start"),
+        services=CellTable.make(map(_build_service_row, services), "No service yet.", "scanflow demo --keep"),
+        agents=CellTable.make(map(_build_agent_row, agents), "No agent yet.", "scanflow demo --keep"),
         today=build_action_table(select_agents_actions(actions, since=today)),
         reports=[name for name in reports if app in {None, name}],
         choices={name: values for name, values in choices.items() if len(values) > 1},
@@ -123,7 +123,7 @@ def build_action_table(actions: Iterable[Action], restarts: Iterable[Event] = ()
     entries = [(action.began or action.intent.at, _build_action_row(action)) for action in actions]
     entries += [(event.at, _build_restart_row(event)) for event in restarts]
     entries.sort(key=lambda entry: entry[0], reverse=True)
-    return CellTable.make(({**row, "when": Moment(at)} for at, row in entries), "No action yet.", "scanflow agents")
+    return CellTable.make(({**row, "when": Moment(at)} for at, row in entries), "No action yet.", "scanflow demo")
 
 
 def build_action_state(action: Action) -> StateCell:
@@ -151,7 +151,7 @@ def _build_restart_row(event: Event) -> CellRow:
 def build_run_table(runs: Iterable[RunRecord], empty: str) -> CellTable:
     """Return a table of runs; ``empty`` stands for none."""
     rows = [build_run_row(run, "run", f"/runs/{run.name}") for run in runs]
-    return CellTable.make(rows, empty, "scanflow run")
+    return CellTable.make(rows, empty, FIRST_RUN)
 
 
 def build_run_row(run: RunRecord, column: str, address: str) -> CellRow:

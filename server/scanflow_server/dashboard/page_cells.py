@@ -10,6 +10,9 @@ from scanflow.text.printable import make_one_line
 
 MAX_LENGTH = 300
 
+FIRST_RUN: Final = "scanflow init example && scanflow run example/app.py"
+"""The command that makes the first run, with nothing prepared."""
+
 
 class LinkCell(NamedTuple):
     text: str

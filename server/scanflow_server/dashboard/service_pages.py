@@ -45,7 +45,7 @@ SIZE: Final = ("instances", "cores", "affinity")
 
 def load_services(request: PageRequest) -> PageView:
     rows = map(_build_row, list_services(request))
-    table = CellTable.make(rows, "No service yet.", "scanflow deploy app.py:WORKFLOW")
+    table = CellTable.make(rows, "No service yet.", "scanflow demo --keep")
     return PageView.make("Services", "scanflow services", table=table, window=f"{WINDOW_S:.0f} s")
 
 

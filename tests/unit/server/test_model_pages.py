@@ -110,6 +110,12 @@ def test_a_model_that_another_program_named_oddly_hides_no_other(
             assert "A model cannot be called" in ada.post(f"{address}/1/promote", reason="it is better").text
 
 
+def test_no_model_names_a_command_that_registers_one(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_pages, "open_tracker", lambda _context: MemoryKnowledge())
+    with browsing(api) as ada:
+        assert "<code>scanflow demo</code>" in get_read(ada, "/models").partition("No model is registered yet.")[2]
+
+
 def test_what_is_registered_later_is_read_when_an_event_tells_of_it(
     api: Api, context: ServerContext, knowledge: MemoryKnowledge
 ) -> None:

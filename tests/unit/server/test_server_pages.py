@@ -7,6 +7,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterator
+from html import escape
 from typing import Any
 
 import httpx2
@@ -17,6 +18,7 @@ from scanflow.agent.agent_records import JSON, Sample
 from scanflow.drift.thumbnail import encode_thumbnail
 from scanflow_server.arbiter.engine_assembly import build_engine
 from scanflow_server.dashboard import pages
+from scanflow_server.dashboard.page_cells import FIRST_RUN
 from scanflow_server.dashboard.pages import Pages
 from scanflow_server.page_sessions import Sessions
 from scanflow_server.server_context import ServerContext
@@ -174,6 +176,24 @@ def test_what_runs_and_who_waits_for_whom_is_on_the_first_page(api: Api, ada: ht
     assert "No service yet." in page
     assert [form.action for form in read.forms] == ["/logout", "/actions/a%2F1/approve"], "an editor's"
     assert 'formaction="/actions/a%2F1/refuse"' in page
+
+
+@pytest.mark.parametrize(
+    ("path", "command"),
+    [
+        ("/applications", FIRST_RUN),
+        ("/runs", FIRST_RUN),
+        ("/events", FIRST_RUN),
+        ("/services", "scanflow demo --keep"),
+        ("/agents", "scanflow demo --keep"),
+        ("/actions", "scanflow demo"),
+    ],
+)
+def test_an_empty_page_names_a_command_that_fills_it_with_nothing_prepared(
+    ada: httpx2.Client, path: str, command: str
+) -> None:
+    [empty] = re.findall(r'<p class="empty">(.*?)</p>', ada.get(path).text, re.DOTALL)
+    assert f"<code>{escape(command)}</code>" in empty
 
 
 FORM = {"content-type": "application/x-www-form-urlencoded"}
