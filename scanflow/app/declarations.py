@@ -31,18 +31,18 @@ def read_declaration(source: str, name: str) -> Callable[..., Any] | None:
     node = named[-1] if named else None
     if not isinstance(node, ast.FunctionDef) or not all(map(_is_step, node.decorator_list)):
         return None
-    known = _list_types(tree)
+    types = _list_types(tree)
     arguments = node.args
     parts = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-    hints = {part.arg: _read_type(part.annotation, known) for part in parts if part is not None and part.annotation}
+    hints = {part.arg: _read_type(part.annotation, types) for part in parts if part is not None and part.annotation}
 
-    def declared() -> None:
+    def declaration() -> None:
         raise NotImplementedError(name)
 
-    declared.__name__ = name
-    declared.__annotations__ = {parameter: hint for parameter, hint in hints.items() if hint is not None}
-    declared.__signature__ = inspect.Signature(_list_parameters(arguments))  # type: ignore[attr-defined]
-    return declared
+    declaration.__name__ = name
+    declaration.__annotations__ = {parameter: hint for parameter, hint in hints.items() if hint is not None}
+    declaration.__signature__ = inspect.Signature(_list_parameters(arguments))  # type: ignore[attr-defined]
+    return declaration
 
 
 def _list_bound_names(part: ast.stmt) -> set[str]:
@@ -60,40 +60,40 @@ def _is_step(decorator: ast.expr) -> bool:
 
 def _list_types(tree: ast.Module) -> Mapping[str, Any]:
     """Return the types of Python's own that a module may name, by its names for them."""
-    known: dict[str, Any] = {name: getattr(builtins, name) for name in _BUILT_IN}
+    types: dict[str, Any] = {name: getattr(builtins, name) for name in _BUILT_IN}
     for part in tree.body:
         for name in _list_bound_names(part):
-            known.pop(name, None)
+            types.pop(name, None)
         if isinstance(part, ast.ImportFrom) and part.module in _MODULES:
             module = _MODULES[part.module]
-            known |= {each.asname or each.name: getattr(module, each.name, None) for each in part.names}
-    return known
+            types |= {each.asname or each.name: getattr(module, each.name, None) for each in part.names}
+    return types
 
 
-def _read_type(node: ast.expr | None, known: Mapping[str, Any]) -> Any:
-    """Return the type that an annotation names; None: it is not known here. No text of it is run."""
+def _read_type(node: ast.expr | None, types: Mapping[str, Any]) -> Any:
+    """Return the type that an annotation names; None: it is not one that is known here. No text of it is run."""
     match node:
         case ast.Name(id=name):
-            return known.get(name)
+            return types.get(name)
         case ast.Constant(value=None):
             return type(None)
         case ast.Constant(value=str() as text):
-            return _read_text_type(text, known)
+            return _read_text_type(text, types)
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return _subscribe(typing.Union, [_read_type(left, known), _read_type(right, known)])
+            return _subscribe(typing.Union, [_read_type(left, types), _read_type(right, types)])
         case ast.Subscript(value=value, slice=inner):
-            outer = _read_type(value, known)
+            outer = _read_type(value, types)
             parts = inner.elts if isinstance(inner, ast.Tuple) else [inner]
             if outer is typing.Literal:
                 values = [part.value for part in parts if isinstance(part, ast.Constant)]
                 return typing.Literal[tuple(values)] if len(values) == len(parts) else None
-            return None if outer is None else _subscribe(outer, [_read_type(part, known) for part in parts])
+            return None if outer is None else _subscribe(outer, [_read_type(part, types) for part in parts])
     return None
 
 
-def _read_text_type(text: str, known: Mapping[str, Any]) -> Any:
+def _read_text_type(text: str, types: Mapping[str, Any]) -> Any:
     try:
-        return _read_type(ast.parse(text, mode="eval").body, known)
+        return _read_type(ast.parse(text, mode="eval").body, types)
     except (SyntaxError, ValueError, RecursionError):
         return None
 

@@ -53,16 +53,18 @@ class MlflowContract(KnowledgeBaseContract):
         run = knowledge.log_run("shop", team, name="diverged", metrics={"accuracy": 0.5}, artifacts=Path(__file__))
         client = MlflowClient(variables["MLFLOW_TRACKING_URI"])
         client.log_metric(run.run_id, "loss", float("nan"))
-        assert [found.metrics for found in knowledge.search_runs("shop", team)] == [{"accuracy": 0.5}]
+        assert [logged.metrics for logged in knowledge.search_runs("shop", team)] == [{"accuracy": 0.5}]
         marks = ("emoji😀", "per%cent%2Fslash", "it's", "both'\"", "back\\'", "new\nline", "back_'")
         odd = [*(f"{model} {mark}" for mark in marks), f"{model} "]
         for name in odd:
             client.create_registered_model(name)
-            client.create_model_version(name, client.get_run(run.run_id).info.artifact_uri, run.run_id)
+            client.create_model_version(name, str(client.get_run(run.run_id).info.artifact_uri), run.run_id)
         knowledge.register_model(model, Path(__file__), app="shop", team=team)
         owned = knowledge.for_team(team).list_versions_by_model()
-        found = {name: [version.name for version in versions] for name, versions in owned.items()}
-        assert found == {name: [name] for name in sorted([*odd, model])}
+        assert {name: [version.name for version in versions] for name, versions in owned.items()} == {
+            name: [name] for name in [*odd, model]
+        }
+        assert [*owned] == sorted(owned)
         for name in odd:
             assert knowledge.list_model_versions(name) == owned[name]
             with pytest.raises(InvalidError, match="A model cannot be called"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from scanflow.backends.memory import Memory
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.deployer import EmbeddedDeployer
 from scanflow.errors import NotFoundError, UnavailableError, UsageError
-from scanflow.knowledge import MemoryKnowledge
+from scanflow.knowledge import MemoryKnowledge, checks
 from scanflow.knowledge.version_tags import ACTION, BEFORE, BY_HAND, PROMOTION, find_rejection
 from scanflow.reports.model_history import VersionHistory
 from scanflow.settings import Settings
@@ -294,11 +293,13 @@ def test_no_command_is_suggested_that_would_be_refused(shop: Shop) -> None:
     assert "Retrain it, or register another version of cnn" in format_screen(shop.client.list_histories(CNN))
 
 
-def test_a_model_that_another_program_named_oddly_is_listed_and_cannot_be_served(shop: Shop) -> None:
+def test_a_model_that_another_program_named_oddly_is_listed_and_cannot_be_served(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     odd = "emoji😀 %2F"
-    with shop.knowledge._open("name it") as store:
-        tags = {"scanflow.app": "shop", "scanflow.team": "default"}
-        store.add_version(odd, Path(__file__), None, tags, datetime(2026, 1, 1, tzinfo=UTC))
+    with monkeypatch.context() as unchecked:
+        unchecked.setattr(checks, "check_model_name", str)
+        shop.knowledge.register_model(odd, Path(__file__), app="shop", team="default")
     listed = format_lines(format_models(shop.client.list_histories()))
     assert any(line.startswith(CNN) for line in listed)
     assert any(line.startswith(odd) and "cannot be served under this name" in line for line in listed)

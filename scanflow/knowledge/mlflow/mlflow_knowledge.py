@@ -188,8 +188,8 @@ class _MlflowStore:
         # A filter cannot carry every name: where it may not, any character matches, and others are left out here.
         pattern = re.sub(r"['\\]", "_", name)
         matching = f"name = '{name}'" if pattern == name else f"name LIKE '{pattern}'"
-        found = items(partial(self.client.search_model_versions, matching, max_results=200))
-        return (record for record in found if record.name == name)
+        records = items(partial(self.client.search_model_versions, matching, max_results=200))
+        return (record for record in records if record.name == name)
 
     def list_versions(self, name: str) -> list[ModelVersion]:
         if (model := _ask(partial(self.client.get_registered_model, name), _MISSING)) is None:

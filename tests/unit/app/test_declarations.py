@@ -64,14 +64,14 @@ def test_a_function_is_known_by_its_text() -> None:
         "rest": int,
     }
     assert get_defaults(work).items() >= {"fail": False, "name": None, "mode": "fast", "depth": 3}.items()
-    given = {"secs": 1, "table": 5, "pair": "x", "odd": [1], "path": "a/b", "name": None, "more": 4}
-    assert check_parameters(work, given, who="it") == {**given, "path": Path("a/b")}
+    parameters = {"secs": 1, "table": 5, "pair": "x", "odd": [1], "path": "a/b", "name": None, "more": 4}
+    assert check_parameters(work, parameters, who="it") == {**parameters, "path": Path("a/b")}
     assert check_parameters(declare("load"), {"rows": "any"}, who="it") == {"rows": "any"}
     assert check_parameters(declare("count"), {"n": 1}, who="it") == {"n": 1}
 
 
 @pytest.mark.parametrize(
-    ("given", "problem"),
+    ("parameters", "problem"),
     [
         ({"secs": "abc"}, "it: the parameter 'secs' is 'abc', which is not float"),
         ({"secs": 1, "fail": "maybe"}, "'fail' is 'maybe', which is not bool"),
@@ -81,9 +81,9 @@ def test_a_function_is_known_by_its_text() -> None:
         ({}, "it needs the parameter 'secs'"),
     ],
 )
-def test_what_does_not_fit_is_refused_as_by_the_function_itself(given: dict[str, Any], problem: str) -> None:
+def test_what_does_not_fit_is_refused_as_by_the_function_itself(parameters: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidError) as refused:
-        check_parameters(declare("work"), given, who="it")
+        check_parameters(declare("work"), parameters, who="it")
     assert problem in str(refused.value)
 
 
