@@ -44,6 +44,11 @@ document.addEventListener("submit", (event) => {
   send(form, event.submitter, new URLSearchParams(new FormData(form, event.submitter)));
 });
 
+// What a filter shows is what the address says, also where the browser brings back a page as it was left.
+addEventListener("pageshow", (event) => {
+  if (event.persisted) document.querySelectorAll("form.filter[method=get]").forEach((form) => form.reset());
+});
+
 // Forms that show the current values follow these until something is typed or chosen.
 document.addEventListener("input", (event) => {
   event.target.closest("[data-until-typed]")?.setAttribute("hx-morph-skip", "");
