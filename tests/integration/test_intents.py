@@ -164,9 +164,9 @@ def test_a_person_says_yes_or_no(client: httpx2.Client, context: ServerContext) 
 
 def test_what_is_wrong_with_a_request_is_said_in_a_problem_document(client: httpx2.Client) -> None:
     wrong: list[tuple[str, str, Any, int, str]] = [
-        ("GET", "/intents/nobody", None, 404, "There is no intent 'nobody'"),
-        ("GET", "/intents/nobody/why", None, 404, "There is no intent 'nobody'"),
-        ("POST", "/intents/nobody/approve", {}, 404, "There is no intent 'nobody'"),
+        ("GET", "/intents/nobody", None, 404, "There is no action 'nobody'"),
+        ("GET", "/intents/nobody/why", None, 404, "There is no action 'nobody'"),
+        ("POST", "/intents/nobody/approve", {}, 404, "There is no action 'nobody'"),
         ("POST", "/intents", epochs("i1", 2, primitive="walk"), 404, "There is no primitive 'walk'"),
         ("POST", "/intents", epochs("i1", 2, fields=["model"]), 422, "does not list 'parameters', which"),
         ("POST", "/intents", epochs("i1", 2, key=""), 422, "The key '' must have 1 to"),

@@ -13,7 +13,7 @@ from scanflow.reports.model_history import ComparedSlice, read_slices
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
 from scanflow_server.dashboard.overview_page import build_action_state, build_action_table, list_actions, list_approvals
 from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell
-from scanflow_server.dashboard.page_windows import WINDOW, TableWindow
+from scanflow_server.dashboard.page_windows import WINDOW, TableWindow, read_choice
 from scanflow_server.dashboard.subject_links import build_action_address, build_agent_address, find_address, list_links
 from scanflow_server.routes import intent_routes
 from scanflow_server.routes.intent_routes import Approval
@@ -40,12 +40,12 @@ class ChainLink(NamedTuple):
 def load_actions(request: PageRequest) -> PageView:
     window = TableWindow.read(request)
     about: Any = {name: request.query.get(name) or None for name in _FILTERS}
-    state = request.query.get("state") or None
+    state = read_choice(request, "state", _STATES)
     waiting = list_approvals(request, limit=WINDOW, **about)
     actions = list_actions(request, limit=WINDOW + 1, offset=window.start, **about, state=state)
     return PageView.make(
         "Actions",
-        "scanflow why",
+        request.build_command("scanflow why"),
         waiting=[] if window.start or state not in {None, "pending"} else waiting,
         table=build_action_table(actions[:WINDOW]),
         states=_STATES,

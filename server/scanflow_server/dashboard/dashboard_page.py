@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, tzinfo
+from shlex import quote
 from typing import Final, NamedTuple
 from urllib.parse import urlencode
 
@@ -17,7 +18,7 @@ from markupsafe import Markup
 
 from scanflow.errors import ScanflowError
 from scanflow_server.arbiter.arbiter_engine import ArbiterEngine
-from scanflow_server.dashboard.page_html import SECTIONS, render
+from scanflow_server.dashboard.page_html import render
 from scanflow_server.dashboard.page_times import TimeFormatter
 from scanflow_server.server_context import ServerContext
 from scanflow_server.token_roles import Permission, TokenHolder, explain_refusal
@@ -58,10 +59,24 @@ class PageRequest:
         """Return whether the caller has a permission: a page shows no button that would be refused."""
         return explain_refusal(self.caller, permission, team) is None
 
+    @property
+    def filters(self) -> dict[str, str]:
+        """What the query says, without names that have no value."""
+        return {name: value for name, value in self.query.items() if value}
+
+    def build_command(self, command: str, **options: str) -> str:
+        """Return the command line that shows the same as the page; empty: the query says more than it can.
+
+        ``options``: what stands for a name of the query, with ``{}`` for its value: ``app="--app {}"``.
+        """
+        if not self.filters.keys() <= options.keys():
+            return ""
+        words = [options[name].format(quote(value)) for name, value in self.filters.items()]
+        return " ".join(filter(None, [command, *words]))
+
     def build_address(self, **changes: object) -> str:
         """Return the address of this page with other values of its query; None takes one out."""
-        query = {**self.query, **changes}
-        shown = urlencode({key: value for key, value in query.items() if value not in {None, ""}})
+        shown = urlencode({key: value for key, value in {**self.query, **changes}.items() if value not in {None, ""}})
         return f"{self.path}?{shown}" if shown else self.path
 
 
@@ -125,7 +140,7 @@ class DashboardPage:
 
     def render_problem(self, request: PageRequest, error: ScanflowError, *, nonce: str | None = None) -> Markup:
         """Render the page as an error that says what to do."""
-        view = PageView.make("Error", problem=str(error), section_text=dict(SECTIONS)[self.section])
+        view = PageView.make("Error", problem=str(error))
         return replace(self, template="page_problem").render_view(view, request, nonce=nonce)
 
 

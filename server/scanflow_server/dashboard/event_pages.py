@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from shlex import quote
-from typing import Final
+from typing import Any, Final
 
 from scanflow.agent.agent_records import Event
 from scanflow.errors import NotFoundError
@@ -19,25 +18,17 @@ from scanflow_server.store import event_store
 
 
 def load_events(request: PageRequest) -> PageView:
-    query = request.query
-    type, team = query.get("type", ""), restrict_team(request.caller, query.get("team"))
+    type, team = request.filters.get("type"), restrict_team(request.caller, request.filters.get("team"))
+    about: Any = {name: request.filters.get(name) for name in ("app", "subject", "text")}
+    about |= {"type": [type] if type else [], "team": team, "before": parse_number(request.query.get("before", ""))}
     with request.context.store.read() as connection:
         types = event_store.list_types(connection, team=team)
-        newest = event_store.list_newest(
-            connection,
-            type=[type] if type else [],
-            app=query.get("app") or None,
-            team=team or None,
-            before=parse_number(query.get("before", "")),
-            subject=query.get("subject") or None,
-            text=query.get("text") or None,
-            limit=WINDOW + 1,
-        )[::-1]
+        newest = event_store.list_newest(connection, limit=WINDOW + 1, **about)[::-1]
     return PageView.make(
         "Events",
-        f"scanflow events --type {quote(type)}" if type else "scanflow events",
-        table=CellTable.make(map(_build_row, newest[:WINDOW]), "No event that the filter lets through.", FIRST_RUN),
-        types=sorted({*types, type} - {""}),
+        request.build_command("scanflow events", type="--type {}", app="--app {}"),
+        table=CellTable.make(map(_build_row, newest[:WINDOW]), "No event yet.", FIRST_RUN),
+        types=types,
         **list_numbered_neighbours(request, [event.id for event in newest]),
     )
 

@@ -22,6 +22,7 @@ _MAX_CHOICES: Final = 12
 
 def load(request: PageRequest) -> PageView:
     caller, query = request.caller, request.query
+    command = request.build_command("scanflow labels", app="--app {}", team="--team {}", id="")
     may_label = request.may("propose", caller.team)
     with request.context.store.read() as connection:
         remaining = label_store.count_waiting(connection, own=caller.team)
@@ -32,14 +33,14 @@ def load(request: PageRequest) -> PageView:
         ):
             sample = label_store.get(connection, first[0].app, first[0].team, first[0].id)
         else:
-            return PageView.make("Labels", "scanflow labels", label=None, may_label=may_label)
+            return PageView.make("Labels", command, label=None, may_label=may_label)
         batch = label_store.list_picked_with(connection, sample)
     at = next((at for at, other in enumerate(batch) if other.id == sample.id), 0)
     before, after = batch[at - 1] if at else None, batch[at + 1] if at + 1 < len(batch) else None
     shape = sample.data.get("shape")
     return PageView(
         title="Labels",
-        command="scanflow labels",
+        command=command,
         address=_build_url(sample),  # whatever others label meanwhile, what is typed is for the sample that is seen
         values={
             "label": sample,

@@ -37,7 +37,8 @@ class LoginPages:
         ]
 
     async def _show(self, request: Request) -> Response:
-        return self._make_page(check_next(request.query_params.get("next", "")))
+        after = check_next(request.query_params.get("next", ""))
+        return self._make_page(after) if request.state.caller is None else redirect(after)
 
     def _make_page(self, after: str, problem: str = "", status: int = 200) -> Response:
         page = page_html.render("login", title="Log in", after=after, problem=problem, provider=self._provider)

@@ -28,7 +28,7 @@ def load(request: PageRequest) -> PageView:
     places: dict[str, Any] = {"address": "/runs/{}".format, "zone": request.zone}
     return PageView.make(
         "MPI",
-        "scanflow mpi list",
+        request.build_command("scanflow mpi list"),
         jobs=_build_table(request, jobs, shares, waits),
         gantt=lambda width: draw_gantt(jobs, width=width, **places),
         lanes=lambda width: draw_node_lanes(jobs, width=width, **places),

@@ -47,12 +47,12 @@ def load(request: PageRequest) -> PageView:
         reports = event_store.list_apps(connection, type=TYPES, team=team)
     return PageView.make(
         "Overview",
-        "scanflow status",
+        request.build_command("scanflow status"),
         approvals=list_approvals(request, app=app, team=team),
         labels=labels,
         failures=list_failures(runs, services, agents),
         drifts=list_undecided_drifts(drifts, actions, since=request.now - _RECENT_S),
-        running=build_run_table(sorted(runs, key=lambda run: run.state != "running"), "No run yet."),
+        running=build_run_table(sorted(runs, key=lambda run: run.state != "running")),
         services=CellTable.make(map(_build_service_row, services), "No service yet.", "scanflow demo --keep"),
         agents=CellTable.make(map(_build_agent_row, agents), "No agent yet.", "scanflow demo --keep"),
         today=build_action_table(select_agents_actions(actions, since=today)),
@@ -148,19 +148,19 @@ def _build_restart_row(event: Event) -> CellRow:
     return {"state": StateCell("interrupted"), "action": link, "changes": None, "by": None, "why": why}
 
 
-def build_run_table(runs: Iterable[RunRecord], empty: str) -> CellTable:
-    """Return a table of runs; ``empty`` stands for none."""
+def build_run_table(runs: Iterable[RunRecord]) -> CellTable:
     rows = [build_run_row(run, "run", f"/runs/{run.name}") for run in runs]
-    return CellTable.make(rows, empty, FIRST_RUN)
+    return CellTable.make(rows, "No run yet.", FIRST_RUN)
 
 
 def build_run_row(run: RunRecord, column: str, address: str) -> CellRow:
     """Return a row of a run, whose name leads to an address."""
+    took = None if run.seconds is None else format_duration(run.seconds)
     return {
         "state": StateCell(run.state),
         column: LinkCell(run.name, address),
         "workflow": f"{run.app}: {run.workflow}",
-        "took": None if run.seconds is None or run.state == "running" else format_duration(run.seconds),
+        "took": Moment(run.created, goes_on=True) if run.state == "running" else took,
         "started": Moment(run.created),
     }
 

@@ -39,6 +39,8 @@ class Moment(NamedTuple):
     """A time, which is shown in the reader's zone."""
 
     at: float | None
+    goes_on: bool = False
+    """Whether it is since when something goes on: only the hour is shown."""
 
 
 class FoldedCell(NamedTuple):

@@ -16,14 +16,8 @@ from scanflow.drawing import svg
 from scanflow.placement.cpulist import format_cpus
 from scanflow.text.markup import Templates
 from scanflow.text.times import to_datetime
+from scanflow_server.dashboard import page_cells
 from scanflow_server.dashboard.assets import list_script_addresses
-from scanflow_server.dashboard.page_cells import (
-    StateCell,
-    classify_cell,
-    format_cell,
-    format_latency,
-    list_filled_columns,
-)
 
 _MAX_TEXT_LENGTH = 500
 
@@ -111,17 +105,17 @@ def to_json(value: Any) -> str:
 _PAGES = Templates(
     "scanflow_server.dashboard",
     byte_size=format_bytes,
-    cell_kind=classify_cell,
-    cell_text=format_cell,
+    cell_kind=page_cells.classify_cell,
+    cell_text=page_cells.format_cell,
     duration=format_duration,
-    filled_columns=list_filled_columns,
+    filled_columns=page_cells.list_filled_columns,
     cores=format_cores,
     cpus=format_cpus,
     format_count=format_count,
     json=to_json,
-    latency=format_latency,
+    latency=page_cells.format_latency,
     quote=lambda text: quote(text, safe=""),
     short_text=_shorten,
-    state_cell=StateCell,
+    state_cell=page_cells.StateCell,
     time=format_time,
 )

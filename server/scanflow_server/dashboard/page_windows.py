@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from scanflow.errors import InvalidError
 from scanflow_server.dashboard.dashboard_page import PageRequest
 
 WINDOW: Final = 50
@@ -44,6 +45,17 @@ def list_numbered_neighbours(
         "newer": request.build_address(before=None) if request.query.get("before") else None,
         "older": request.build_address(before=numbers[length - 1]) if len(numbers) > length else None,
     }
+
+
+def read_choice(request: PageRequest, name: str, choices: Sequence[str]) -> str | None:
+    """Return which of these the page's address says; None: it says none.
+
+    Raises:
+        InvalidError: it says something else.
+    """
+    if (value := request.filters.get(name)) is not None and value not in choices:
+        raise InvalidError(f"There is no {name} {value!r:.40} to filter by. There are: {', '.join(choices)}.")
+    return value
 
 
 def parse_number(text: str, *, max_digits: int = 15) -> int | None:

@@ -48,7 +48,7 @@ from scanflow_server.dashboard import (
     settings_pages,
     tuning_pages,
 )
-from scanflow_server.dashboard.dashboard_page import LIVE, DashboardPage, PageAction, PageFile, PageRequest
+from scanflow_server.dashboard.dashboard_page import LIVE, DashboardPage, PageAction, PageFile, PageRequest, PageView
 from scanflow_server.dashboard.live_pages import stream_page
 from scanflow_server.dashboard.login_pages import LOGIN, LOGOUT, LoginPages
 from scanflow_server.dashboard.page_requests import check_next, make_page_response, read_form, redirect
@@ -84,6 +84,14 @@ PAGES: Final = tuple(served for served in SERVED if isinstance(served, Dashboard
 ACTIONS: Final = tuple(served for served in SERVED if isinstance(served, PageAction))
 FILES: Final = tuple(served for served in SERVED if isinstance(served, PageFile))
 
+
+def _refuse_address(request: PageRequest) -> PageView:
+    raise NotFoundError(f"There is no page at {request.path!r:.80}.")
+
+
+_OTHER: Final = DashboardPage(path="/{path:path}", template="page_problem", load=_refuse_address)
+"""What a browser gets at any other address."""
+
 _PAGE_PATHS: Final = {"/reports", "/favicon.ico", LOGIN, LOGOUT, LIVE, assets.PATH, *(page.section for page in PAGES)}
 _OTHER_PATHS: Final = {"/api", "/healthz", "/readyz", "/metrics"}
 """What a browser may open, too, and gets as programs do."""
@@ -113,6 +121,7 @@ class Pages:
             *map(self._make_live_route, PAGES),
             *map(self._make_action_route, ACTIONS),
             *map(self._make_file_route, FILES),
+            self._make_live_route(_OTHER),
             Route(f"{assets.PATH}/{{name}}", self._serve_script, methods=["GET"]),
             Route("/reports/{app}", self._report, methods=["GET"]),
             Route(f"{label_pages.PATH}/picture", self._serve_picture, methods=["GET"]),
@@ -210,8 +219,9 @@ class Pages:
         )
 
     async def _serve_script(self, request: Request) -> Response:
-        script = assets.load_script(str(request.path_params["name"]))
-        return Response(script, headers=_KEEP, media_type="text/javascript")
+        return Response(
+            assets.load_script(str(request.path_params["name"])), headers=_KEEP, media_type="text/javascript"
+        )
 
     async def _serve_picture(self, request: Request) -> Response:
         picture = await run_in_threadpool(label_pages.get_picture, await self._read_request(request))
@@ -236,10 +246,10 @@ class Pages:
         details = [label.model_dump(mode="json") for label in labels]
         return report_page(app, shown_events, details, zone=zone, back=f"/applications/{app}")
 
-    async def _explain_absence(self, scope: Scope, _receive: Receive, _send: Send) -> None:
-        if _is_of_browser(scope):
-            await self._authenticate(Request(scope))
-        raise NotFoundError(f"There is no page at {scope['path']!r:.80}.")
+    async def _explain_absence(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not _is_of_browser(scope):
+            raise NotFoundError(f"There is no page at {scope['path']!r:.80}.")
+        await self._make_route(_OTHER).handle(scope, receive, send)
 
     async def _authenticate(self, request: Request) -> TokenHolder:
         caller: TokenHolder | None = request.state.caller

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote_plus
 
 from markupsafe import Markup
@@ -22,7 +22,7 @@ from scanflow_server import run_requests
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
 from scanflow_server.dashboard.overview_page import build_run_table
 from scanflow_server.dashboard.page_cells import CellRow, CellTable, LinkCell, Moment, StateCell
-from scanflow_server.dashboard.page_windows import WINDOW, TableWindow
+from scanflow_server.dashboard.page_windows import WINDOW, TableWindow, read_choice
 from scanflow_server.dashboard.run_downloads import open_run
 from scanflow_server.dashboard.task_view import load_task_view
 from scanflow_server.run_reader import RunReader, format_parameter
@@ -39,20 +39,14 @@ _MAX_PARAMETERS: Final = 200
 
 def load_runs(request: PageRequest) -> PageView:
     window = TableWindow.read(request)
-    records = run_requests.list_runs(
-        request.context,
-        limit=WINDOW + 1,
-        offset=window.start,
-        state=next((state for state in _STATES if state == request.query.get("state")), None),
-        app=request.query.get("app") or None,
-        team=restrict_team(request.caller, request.query.get("team") or None),
-        workflow=request.query.get("workflow") or None,
-    )
+    about: Any = {name: request.filters.get(name) for name in ("app", "team", "workflow")}
+    about |= {"team": restrict_team(request.caller, about["team"]), "state": read_choice(request, "state", _STATES)}
+    records = run_requests.list_runs(request.context, limit=WINDOW + 1, offset=window.start, **about)
     return PageView.make(
         "Runs",
-        "scanflow runs",
+        request.build_command("scanflow runs"),
         choices=_list_choices(request),
-        table=build_run_table(records[:WINDOW], "No such run."),
+        table=build_run_table(records[:WINDOW]),
         **window.list_neighbours(len(records)),
     )
 

@@ -15,7 +15,13 @@ from scanflow_server.control.notifications import FAILED, build_targets
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
 from scanflow_server.dashboard.page_cells import Cell, CellRow, CellTable, LinkCell, Moment, StateCell
 from scanflow_server.dashboard.page_html import render
-from scanflow_server.dashboard.page_windows import WINDOW, TableWindow, list_numbered_neighbours, parse_number
+from scanflow_server.dashboard.page_windows import (
+    WINDOW,
+    TableWindow,
+    list_numbered_neighbours,
+    parse_number,
+    read_choice,
+)
 from scanflow_server.request_problems import format_errors
 from scanflow_server.routes import audit_routes, token_routes
 from scanflow_server.routes.token_routes import TokenBody, describe_token, make_named_token
@@ -25,7 +31,6 @@ from scanflow_server.store.token_store import HOME, TokenRow
 from scanflow_server.token_roles import ACTIVITIES, PERMISSIONS
 
 SETTINGS, TOKENS, AUDIT = "/settings", "/settings/tokens", "/settings/audit"
-_MIB: Final = 2**20
 _DAY_S, _MAX_DAYS = 86_400.0, 36_500.0
 
 
@@ -66,20 +71,18 @@ def _build_webhook_table(request: PageRequest) -> CellTable:
             targets = build_targets(row)
             about: Any = {"app": row.name, "team": row.team, "limit": 1}
             failures = event_store.list_newest(connection, type=[FAILED], **about) if targets else []
-            failed = Moment(failures[0].at) if failures else None
-            for target in targets:
-                event = webhook_positions.find_position(connection, target.key)
-                rows.append(
-                    {
-                        "application": LinkCell(row.name, f"/applications/{quote(row.name, safe='')}"),
-                        "team": row.team,
-                        "to": mask_webhook(target.webhook.url),
-                        "on": ", ".join(target.webhook.on),
-                        "signed": "yes" if target.webhook.secret else "no",
-                        "sent until event": event,
-                        "last failure": failed,
-                    }
-                )
+            rows += [
+                {
+                    "application": LinkCell(row.name, f"/applications/{quote(row.name, safe='')}"),
+                    "team": row.team,
+                    "to": mask_webhook(target.webhook.url),
+                    "on": ", ".join(target.webhook.on),
+                    "signed": "yes" if target.webhook.secret else "no",
+                    "sent until event": webhook_positions.find_position(connection, target.key),
+                    "last failure": Moment(failures[0].at) if failures else None,
+                }
+                for target in targets
+            ]
     return CellTable.make(rows, "No application has a webhook: sf.Application(notify=[sf.Webhook(url=…)]).")
 
 
@@ -96,7 +99,7 @@ def _build_usage_table(request: PageRequest) -> CellTable:
     with request.context.store.read() as connection:
         stored = usage.list_all(connection)
     rows: list[list[Cell]] = [
-        [team or "no team", f"{n_bytes / _MIB:,.1f} MiB", f"{most:,} MiB" if most else "no limit"]
+        [team or "no team", f"{n_bytes / 2**20:,.1f} MiB", f"{most:,} MiB" if most else "no limit"]
         for team, n_bytes in sorted(stored.items())
         if caller.can_see(team)
     ]
@@ -152,17 +155,15 @@ def revoke_token(request: PageRequest, _form: Mapping[str, str]) -> str:
 
 
 def load_audit(request: PageRequest) -> PageView:
-    caller, query = request.caller, request.query
-    caller.check("administer", caller.team)
-    entries = audit_routes.audit(
-        request.context, caller, limit=WINDOW + 1, who=query.get("who") or None,
-        refused=query.get("answers") == "refused", before=parse_number(query.get("before", "")),
-    )  # fmt: skip
+    request.caller.check("administer", request.caller.team)
+    about: Any = {"who": request.filters.get("who"), "before": parse_number(request.query.get("before", ""))}
+    about |= {"refused": read_choice(request, "answers", ["refused"]) is not None}
+    entries = audit_routes.audit(request.context, request.caller, limit=WINDOW + 1, **about)
     return PageView.make(
         "Audit log",
-        "scanflow audit",
+        request.build_command("scanflow audit", answers="--refused", who="--who {}"),
         is_admin=True,
-        table=CellTable.make(map(_build_entry_row, entries[:WINDOW]), "Nothing that the filter lets through."),
+        table=CellTable.make(map(_build_entry_row, entries[:WINDOW]), "No entry yet."),
         **list_numbered_neighbours(request, [entry.id for entry in entries]),
     )
 

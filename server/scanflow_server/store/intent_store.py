@@ -102,7 +102,7 @@ def get(connection: Connection, id: str) -> ActionRow:
 
 
 def make_not_found(id: str) -> NotFoundError:
-    return NotFoundError(f"There is no intent {id!r}. List the actions: scanflow why")
+    return NotFoundError(f"There is no action {id!r}. List the actions: scanflow why")
 
 
 def find_by_key(connection: Connection, intent: Intent) -> ActionRow | None:

@@ -150,6 +150,14 @@ def test_data_link_to_what_they_name_once() -> None:
     assert list_links("shop", data, None, [data]) == links
 
 
+def test_a_list_of_nothing_says_whether_a_filter_is_why(api: Api) -> None:
+    api.post("/events", json=[{"at": 1.0, "type": "run.failed", "app": "shop"}]).raise_for_status()
+    with browsing(api, team="beta") as eve:
+        for page, nothing in (("/runs", "No run"), ("/actions", "No action"), ("/events", "No event")):
+            assert f"{nothing} yet." in eve.get(page)
+            assert "The filter lets nothing through." in eve.get(f"{page}?app=other")
+
+
 def test_what_waits_comes_first_and_an_editor_decides_with_a_reason(api: Api, context: ServerContext) -> None:
     add_action(context, "a1", agent="<executor>")
     for n in range(60):
@@ -164,7 +172,11 @@ def test_what_waits_comes_first_and_an_editor_decides_with_a_reason(api: Api, co
         assert page.count("<tr>") == 51
         assert "Older" not in ada.get("/actions?start=50")
         assert "Waiting for approval" not in ada.get("/actions?state=observed")
-        assert "No action yet." in ada.get("/actions?app=other")
+        for nothing in ("?app=other", "?state=failed", "?agent=other&state=pending"):
+            assert "The filter lets nothing through." in ada.get(f"/actions{nothing}"), nothing
+        assert "There is nothing older." in ada.get("/actions?start=500")
+        unknown = ada.client.get("/actions?state=bogus")
+        assert (unknown.status_code, "There is no state &#39;bogus&#39; to filter by" in unknown.text) == (422, True)
         refused = ada.post("/actions/a1/refuse", reason=" not <now> ")
         assert (refused.status_code, refused.url.path) == (200, "/actions/a1")
         assert "ada refused it: not &lt;now&gt;" in refused.text
@@ -270,7 +282,7 @@ def test_another_teams_action_looks_missing(api: Api, context: ServerContext) ->
             assert "/actions/a1" not in eve.get(path)
         for path in ("/actions/a1", "/actions/none"):
             missing = eve.client.get(path)
-            assert (missing.status_code, "There is no intent" in missing.text) == (404, True)
+            assert (missing.status_code, "There is no action" in missing.text) == (404, True)
             PageReader(missing.text)
         assert eve.post("/actions/a1/approve").status_code == 404
     with browsing(api, "al", team="alpha") as al:

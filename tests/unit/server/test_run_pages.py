@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -219,8 +220,11 @@ def test_runs_are_listed_by_windows_and_states(api: Api, drive: Callable[..., Ru
         failed = ada.read("/runs?state=failed&workflow=work&app=shop")
         assert names[1::3] == [text for text in failed.links if failed.links[text].startswith("/runs/")]
         for nothing in ("/runs?workflow=other", "/runs?state=running", "/runs?start=500"):
-            assert "No such run." in ada.get(nothing), nothing
-        for odd in ("?state=x", "?start=-1", "?start=x", f"?start={'9' * 5000}"):
+            what = "There is nothing older." if "start" in nothing else "The filter lets nothing through."
+            assert what in ada.get(nothing), nothing
+        unknown = ada.client.get("/runs?state=x")
+        assert (unknown.status_code, "There is no state &#39;x&#39; to filter by" in unknown.text) == (422, True)
+        for odd in ("?start=-1", "?start=x", f"?start={'9' * 5000}"):
             assert run.name in ada.get(f"/runs{odd}")
 
 
@@ -234,6 +238,7 @@ def test_a_run_that_is_to_be_driven_is_listed_as_running_and_an_interrupted_one_
         assert name not in ada.get("/runs?state=running")
         asked = ada.post("/applications/shop/run", workflow="work", parameters="fail=1")
         begun = asked.url.path.removeprefix("/runs/")
+        assert re.search(r'<td data-label="took">since <time [^>]*>\d\d:\d\d UTC</time></td>', ada.get("/runs"))
         assert begun in ada.get("/runs?state=running"), "the server is to drive it"
         assert begun not in ada.get("/runs?state=interrupted")
 

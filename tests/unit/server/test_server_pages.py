@@ -86,7 +86,9 @@ def test_a_browser_gets_a_page_at_an_unknown_address_and_a_program_what_it_can_r
     opens = {"accept": "text/html,application/xhtml+xml"}
     for path in ("/nonsense", "/runs/fox-1/nonsense"):
         missing = ada.get(path, headers=opens)
-        assert (missing.status_code, PageReader(missing.text).links["Go to the overview"]) == (404, "/")
+        read = PageReader(missing.text)
+        assert (missing.status_code, read.links["Overview"], read.links["Runs"]) == (404, "/", "/runs")
+        assert f"There is no page at &#39;{path}&#39;." in missing.text
     with http_client(base_url=ada.base_url) as stranger:
         sent = stranger.get("/nonsense", headers=opens)
         assert (sent.status_code, sent.headers["location"]) == (303, "/login?next=%2Fnonsense")
@@ -114,6 +116,13 @@ def test_a_login_leads_to_one_of_these_pages_whatever_a_link_says(api: Api, ada:
             assert form == Form("/login", {"next": leads, "token": ""})
             signed_in = browser.post("/login", data={"token": token, "next": after})
             assert read_signed_in(signed_in.text)["data-next"] == leads
+
+
+def test_who_is_logged_in_is_led_past_the_login(ada: httpx2.Client) -> None:
+    assert ada.get("/login").url.path == "/"
+    assert ada.get("/login", params={"next": "/runs?state=failed"}).url.raw_path == b"/runs?state=failed"
+    ada.post("/logout")
+    assert ada.get("/login").url.path == "/login"
 
 
 def test_the_first_page_says_what_waits_and_leads_to_the_reports(api: Api, ada: httpx2.Client) -> None:

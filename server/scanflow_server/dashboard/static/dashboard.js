@@ -128,6 +128,14 @@ window.htmx?.registerExtension("logs", {htmx_before_morph_node: (log, {newNode})
   text.replaceData(same, left.length, after.slice(same));
 }});
 
+// Escape takes back what asks before it does something.
+document.addEventListener("keydown", (event) => {
+  const question = event.key === "Escape" && document.querySelector("details.confirm[open]");
+  if (!question) return;
+  question.open = false;
+  question.querySelector("summary").focus();
+});
+
 // A command is copied by a click on it.
 document.addEventListener("click", (event) => {
   const command = event.target.closest("button[data-copy]");
