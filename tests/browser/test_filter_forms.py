@@ -1,16 +1,21 @@
-"""Filters of lists in a real browser: what they show is what the address says, whichever way one came there."""
+"""Lists in a real browser: filters that say what the address says, tables that fit, questions that are taken back."""
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
+from scanflow_server.store import intent_store
+from scanflow_server.store.base import open_store
 from tests.browser.chromium import Browser
 from tests.server import ServerProcess
+from tests.unit.server.server_rows import make_action_row
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.processes]
 
-ENTER = "\ue007"
+ENTER, ESCAPE = "\ue007", "\ue00c"
 
 _SEND_FILTER = """
 const form = document.querySelector('form.filter');
@@ -71,3 +76,28 @@ def test_a_filter_shows_what_the_address_says_after_going_back_and_forward(
     browser.driver.execute_script(_CHANGE_AND_RESTORE, dict.fromkeys(chosen, ""))
     assert browser.driver.execute_script(_READ_FILTER) == after, "a page that the browser kept as it was left"
     assert browser.read_console() == []
+
+
+def test_a_table_of_actions_fits_a_desk_whatever_their_reasons_are(browser: Browser, server: ServerProcess) -> None:
+    long = "the_accuracy_of_the_challenger_beyond_that_of_the_champion_on_the_data_of_today"
+    row = make_action_row("a1", "failed", "act").replace(action={"error": f"{long}>{long}"})
+    address = f"sqlite:///{server.home / 'server' / 'scanflow.db'}"
+    with closing(open_store(address)) as store, store.write() as connection:
+        intent_store.add(connection, row)
+    browser.resize(1280)
+    log_in(browser, server)
+    browser.open(f"{server.url}/actions", long[:40])
+    measure = "return [...document.querySelectorAll('.scroll')].map(box => box.scrollWidth - box.clientWidth)"
+    assert browser.driver.execute_script(measure) == [0]
+
+
+def test_escape_takes_back_a_question(browser: Browser, server: ServerProcess) -> None:
+    browser.resize(1280)
+    log_in(browser, server)
+    browser.open(f"{server.url}/settings/tokens", "Revoke")
+    browser.find("details.confirm summary").click()
+    is_open = "return document.querySelector('details.confirm').open"
+    assert browser.driver.execute_script(is_open) is True
+    browser.press(ESCAPE)
+    assert browser.driver.execute_script(is_open) is False
+    assert browser.driver.execute_script("return document.activeElement.matches('details.confirm summary')")
