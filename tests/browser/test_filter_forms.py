@@ -1,4 +1,4 @@
-"""Lists in a real browser: filters that say what the address says, tables that fit, questions that are taken back."""
+"""Lists in a real browser: filters that say what the address says, tables that fit, confirmations that are closed."""
 
 from __future__ import annotations
 
@@ -78,7 +78,9 @@ def test_a_filter_shows_what_the_address_says_after_going_back_and_forward(
     assert browser.read_console() == []
 
 
-def test_a_table_of_actions_fits_a_desk_whatever_their_reasons_are(browser: Browser, server: ServerProcess) -> None:
+def test_a_table_of_actions_fits_a_wide_screen_whatever_their_reasons_are(
+    browser: Browser, server: ServerProcess
+) -> None:
     long = "the_accuracy_of_the_challenger_beyond_that_of_the_champion_on_the_data_of_today"
     row = make_action_row("a1", "failed", "act").replace(action={"error": f"{long}>{long}"})
     address = f"sqlite:///{server.home / 'server' / 'scanflow.db'}"
@@ -91,7 +93,7 @@ def test_a_table_of_actions_fits_a_desk_whatever_their_reasons_are(browser: Brow
     assert browser.driver.execute_script(measure) == [0]
 
 
-def test_escape_takes_back_a_question(browser: Browser, server: ServerProcess) -> None:
+def test_escape_closes_a_confirmation(browser: Browser, server: ServerProcess) -> None:
     browser.resize(1280)
     log_in(browser, server)
     browser.open(f"{server.url}/settings/tokens", "Revoke")

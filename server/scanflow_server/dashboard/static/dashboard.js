@@ -128,12 +128,12 @@ window.htmx?.registerExtension("logs", {htmx_before_morph_node: (log, {newNode})
   text.replaceData(same, left.length, after.slice(same));
 }});
 
-// Escape takes back what asks before it does something.
+// Escape closes what asks before it does something.
 document.addEventListener("keydown", (event) => {
-  const question = event.key === "Escape" && document.querySelector("details.confirm[open]");
-  if (!question) return;
-  question.open = false;
-  question.querySelector("summary").focus();
+  const confirmation = event.key === "Escape" && document.querySelector("details.confirm[open]");
+  if (!confirmation) return;
+  confirmation.open = false;
+  confirmation.querySelector("summary").focus();
 });
 
 // A command is copied by a click on it.
