@@ -93,7 +93,7 @@ EMPTY = CellTable((), [], EVIL, EVIL)
 
 def render_evil_page(template: str, **values: object) -> str:
     """Render a page of the dashboard as a document, of values by the names of its template."""
-    request = SimpleNamespace(path=EVIL, query={"who": EVIL}, build_address=lambda: EVIL)
+    request = SimpleNamespace(path=EVIL, query={"who": EVIL}, filters={}, build_address=lambda: EVIL)
     return render(
         template, layout="dashboard.html.jinja", nonce=EVIL, live=EVIL, request=request,
         caller=EVIL, may=lambda *_: True, section="/", time=TimeFormatter(UTC), title=EVIL, command=EVIL, **values,
@@ -153,9 +153,7 @@ def render_evil_tokens() -> str:
         pytest.param(
             lambda: render_evil_page("runs", table=TABLE, choices=CHOICES, newer=EVIL, older=EVIL), 7, 9, id="runs"
         ),
-        pytest.param(
-            lambda: render_evil_page("page_problem", problem=EVIL, section_text=EVIL), 4, 2, id="problem of a page"
-        ),
+        pytest.param(lambda: render_evil_page("page_problem", problem=EVIL), 3, 1, id="problem of a page"),
         pytest.param(lambda: render_evil_sample(row={EVIL: EVIL}), 14, 15, id="row"),
         pytest.param(render_evil_sample, 13, 16, id="picture"),
         pytest.param(render_evil_settings, 14, 2, id="settings"),

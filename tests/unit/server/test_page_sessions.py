@@ -203,7 +203,7 @@ def test_a_page_goes_on_after_a_restart_of_the_server_and_its_stream_too(api: Ap
         browser.cookies.set(f"{COOKIE}_{browser.base_url.port}", session)
         assert browser.get("/runs").status_code == 200
         with browser.stream("GET", "/live/runs") as stream:
-            assert 'data-copy="scanflow run"' in next(stream.iter_text())
+            assert 'data-copy="scanflow runs"' in next(stream.iter_text())
 
 
 def test_a_browser_is_logged_in_to_two_servers_of_a_host_until_it_logs_out_of_one(api: Api) -> None:
