@@ -206,8 +206,8 @@ def check_service_exists(name: str, services: Iterable[ServiceRecord]) -> None:
     """Refuse a service that is not among ``services``; another team's is indistinguishable from a missing one."""
     if all(service.name != name for service in services):
         raise NotFoundError(
-            f"There is no service {name!r}. List the services: scanflow services. What happened to one that is gone: "
-            f"scanflow events --subject service/{name}"
+            f"There is no service {name!r}. List the services: scanflow services. What happened to one that is gone is "
+            "among the events: scanflow events"
         )
 
 

@@ -232,6 +232,9 @@ def test_a_page_of_labels_shows_its_own_team_s(two: Two) -> None:
             log_in(browser, token)
             shown[team] = browser.get("/labels").text
             key = {"app": "alpha-app", "team": "alpha", "id": "alpha-sample"}
+            with browser.stream("GET", "/live/nope") as stream:
+                other = next(stream.iter_text())
+            assert ("There is no page at" in other, "alpha-" in other) == (True, False)
             response = browser.post("/labels", data={**key, "label": "3"})
             assert response.status_code == (403 if team == "alpha" else 404), response.text
             if team == "alpha":
@@ -247,7 +250,7 @@ def test_a_page_of_labels_shows_its_own_team_s(two: Two) -> None:
         | {file.path for file in FILES}
     )
     attacked = {"/labels", "/labels/picture", "/reports/{app}", "/login", "/login/code", "/logout", "/static/{name}"}
-    attacked |= in_test_dashboard_safety
+    attacked |= in_test_dashboard_safety | {"/live/{path:path}"}
     attacked |= {file.path for file in FILES}  # in test_dashboard_safety, too
     assert _list_page_paths(two.context) == attacked, "each is attacked here"
     sign_in = SignInSettings(issuer="https://id.example", groups=(GroupRule("g", "t", "viewer"),))
