@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -26,7 +27,7 @@ LATEST = "@latest"
 """The newest run; for a spin, the newest one of the whole workflow."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunRequest:
     """A request to run: a workflow of ``app``; with ``run`` and ``step``, that step again on the inputs it had in that
     run; with ``run`` alone, that run from its current state."""
@@ -71,9 +72,9 @@ class RunRequest:
         workflow = self._named_workflow.with_parameters(self.changed_parameters)
         return workflow.with_refreshed_cache() if self.refresh_cache else workflow
 
-    @property
+    @cached_property
     def _named_workflow(self) -> Workflow:
-        """Return the named workflow, or the only batch workflow, as the application has it."""
+        """The named workflow, or the only batch workflow, as the application has it: reads the files of functions."""
         batches = [workflow.name for workflow in self.application.workflows if workflow.type == "batch"]
         name = batches[0] if self.workflow is None and len(batches) == 1 else self.workflow
         return declare_functions(self.application, self.application.workflow(name))

@@ -31,6 +31,9 @@ WHAT: Final = "audited"
 SAME_S: Final = 10.0
 """The same refusal from one address is recorded once in this time, in seconds, with the number of those before."""
 
+MAX_PATHS: Final = 50
+"""Refusals of one caller from one address that are told apart by path in that time; more count as one."""
+
 FREE_FAILURES: Final = 5
 """How many wrong tokens an address may send in ``FORGIVEN_S`` before its next ones are answered later."""
 
@@ -105,11 +108,13 @@ class RepeatedRefusals:
         self._recorded: OrderedDict[tuple[object, ...], float] = OrderedDict()
         self._left_out = Counter[tuple[object, ...]]()
 
-    def count(self, *about: object) -> int | None:
+    def count(self, *sender: object, path: str = "") -> int | None:
         """Return how many like this were left out since the last one recorded; None: this one is, too."""
         now = self._clock()
-        last = self._recorded.get(about)
-        if last is not None and now - last < SAME_S:
+        about = (*sender, path)
+        if not self._is_recent(about, now) and self._count_recent(sender, now) >= MAX_PATHS:
+            about = (*sender, "")
+        if self._is_recent(about, now):
             self._left_out[about] += 1
             return None
         self._recorded[about] = now
@@ -118,6 +123,12 @@ class RepeatedRefusals:
             forgotten, _ = self._recorded.popitem(last=False)
             del self._left_out[forgotten]
         return self._left_out.pop(about, 0)
+
+    def _is_recent(self, about: tuple[object, ...], now: float) -> bool:
+        return now - self._recorded.get(about, float("-inf")) < SAME_S
+
+    def _count_recent(self, sender: tuple[object, ...], now: float) -> int:
+        return sum(about[:-1] == sender and self._is_recent(about, now) for about in self._recorded)
 
 
 class AuditLog:
@@ -172,7 +183,7 @@ class AuditLog:
         who = "" if caller is None else caller.name
         if status >= 400:
             path = scope["path"] if who else ""  # somebody without a token may try any number of them
-            before = self._repeated.count(get_address(scope), status, who, scope["method"], path)
+            before = self._repeated.count(get_address(scope), status, who, scope["method"], path=path)
             if before is None:
                 return
             what = "; ".join(filter(None, [what, f"and {before} like it before" if before else ""]))

@@ -261,7 +261,7 @@ def _make_unentered_record(context: ServerContext, run: RequestedRun) -> RunReco
     return RunRecord.model_validate(
         {
             **run.model_dump(include={"name", "app", "team", "workflow", "created", "source"}),
-            "state": "running" if run.active else (run.outcome or "failed"),
+            "state": run_store.describe_state(run.active, run.outcome),
             "folder": str(context.settings.home),
             "error": None if run.problem is None else run.problem.get("detail"),
         }

@@ -26,8 +26,9 @@ LOOK_S, IDLE_LOOK_S = 0.4, 0.9
 """How often the backend's marker is read, in seconds: while something changes now and then, and after a while without
 a change. A change is on the page within a second with both: a page that was just rendered has to wait."""
 
-BUSY_SHARE, IDLE_SHARE = 0.1, 0.0002
-"""The most of a core that a page takes: one that changes or grows, and one that does neither."""
+BUSY_SHARE, IDLE_SHARE = 0.1, 0.0001
+"""The most of a core that a page takes: one that changes or grows, and one that does neither. A rendering's cost is
+counted by its thread's own clock, which sees half of what the server does for it."""
 
 MIN_PAUSE_S, GROWING_PAUSE_S = 0.25, 0.4
 """After how long a page is rendered again at the earliest, and one that grows: what tells of changes tells nothing of

@@ -69,6 +69,16 @@ def list_active(connection: Connection, names: Iterable[str] | None = None) -> l
     return [Drive(*row) for row in connection.execute(query)]
 
 
+def load_states(connection: Connection, names: Iterable[str]) -> dict[str, str]:
+    """Return the states of these runs, as far as they were requested; until it ends, a run counts as running."""
+    query = select(runs.c.name, runs.c.active, runs.c.outcome).where(runs.c.name.in_(list(names)))
+    return {name: describe_state(active, outcome) for name, active, outcome in connection.execute(query)}
+
+
+def describe_state(active: bool, outcome: str | None) -> str:
+    return "running" if active else outcome or "failed"
+
+
 def count_active(connection: Connection, *, team: str | None = None) -> int:
     query = select(func.count()).select_from(runs).where(runs.c.active)
     return int(connection.execute(query if team is None else query.where(runs.c.team == team)).scalar_one())

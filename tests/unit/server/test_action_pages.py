@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import Any
 
 import pytest
 
 from scanflow.agent.agent_records import JSON, Decision, PrimitiveCall, Sample
-from scanflow.backends.journal import Journal
-from scanflow.backends.local.layout import Home
 from scanflow.backends.service_records import Shape
 from scanflow.reports.model_history import read_slices
 from scanflow_server.arbiter.arbitration import ALLOWED
@@ -19,12 +16,12 @@ from scanflow_server.dashboard.overview_page import build_action_table, select_a
 from scanflow_server.dashboard.page_cells import LinkCell
 from scanflow_server.dashboard.subject_links import find_address, list_links
 from scanflow_server.server_context import ServerContext
-from scanflow_server.store import intent_store
+from scanflow_server.store import intent_store, run_store
 from tests.page_reader import PageReader
 from tests.unit.server.answering import a_service
 from tests.unit.server.arbiter.intent_builders import action, intent
 from tests.unit.server.page_browser import browsing
-from tests.unit.server.server_rows import Api, enter_run, make_action_row, read_from_store
+from tests.unit.server.server_rows import Api, a_run, make_action_row, read_from_store
 
 EVIDENCE: dict[str, JSON] = {
     "verdict": "promote",
@@ -205,15 +202,14 @@ def test_what_waits_says_what_it_would_change_and_what_was_measured(
         assert "nothing to change, as it has instances 3 already; rule: slow" in ada.get("/")
 
 
-def test_an_action_that_started_a_run_says_how_the_run_is_now(
-    api: Api, context: ServerContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs = [enter_run(context, team="tests", workflow="detector") for _ in range(5)]
-    with closing(Journal(Home(context.settings.home).journal)) as journal:
-        for run in runs[1:]:
-            journal.set_run(journal.run(run), state="stopped")
+def test_an_action_that_started_a_run_says_how_the_run_is_now(api: Api, context: ServerContext) -> None:
+    runs = [f"bold-fox-00{number}" for number in range(5)]
     undo = PrimitiveCall(primitive="stop_workflow", arguments={})
     with context.store.write() as connection:
+        for run in runs:
+            run_store.add(connection, a_run(run))
+        for run in runs[1:]:
+            run_store.record_end(connection, run, 1, outcome="stopped")
         for run in [*runs, "gone-1"]:
             row = make_action_row(f"of-{run}", "succeeded", "act", target="workflow/detector", at=context.clock())
             result: JSON = {"run": run, "workflow": "detector", "state": "running"}
@@ -222,9 +218,9 @@ def test_an_action_that_started_a_run_says_how_the_run_is_now(
         for path in ("/actions?agent=planner", "/"):
             page = " ".join(ada.get(path).split())
             assert f'started</span> <a href="/runs/{runs[1]}">{runs[1]}: stopped</a>' in page, path
+            assert f'started</span> <a href="/runs/{runs[0]}">{runs[0]}: running</a>' in page, path
             assert ("gone-1: unknown" in page, "succeeded</span>" in page) == (True, False)
         assert "gone-1: unknown" in ada.get("/actions/of-gone-1")
-        monkeypatch.setattr(context.deployer, "show", lambda _run: context.deployer.runs()[0])
         page = ada.get(f"/actions/of-{runs[4]}")
         assert f"{runs[4]}: stopped</a>" in page
         assert f"started the run {runs[4]}, which is stopped now; inverse: stop_workflow" in page

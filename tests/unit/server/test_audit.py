@@ -12,6 +12,7 @@ from scanflow_server.audit import (
     FORGIVEN_S,
     FREE_FAILURES,
     MAX_DELAY_S,
+    MAX_PATHS,
     MAX_WAITING,
     SAME_S,
     AuditLog,
@@ -135,6 +136,18 @@ def test_a_refusal_that_repeats_is_counted_and_not_recorded() -> None:
     clock.now = SAME_S
     assert [refusals.count("a", 401) for _ in range(2)] == [3, None]
     assert [refusals.count(str(number)) for number in range(3000)] == [0] * 3000
+
+
+def test_only_so_many_refusals_of_one_caller_are_recorded_by_path() -> None:
+    clock = Clock()
+    refusals = RepeatedRefusals(clock)
+    counts = [refusals.count("a", 404, path=f"/runs/{number}") for number in range(1000)]
+    assert counts == [*[0] * (MAX_PATHS + 1), *[None] * (1000 - MAX_PATHS - 1)], "the rest is one more entry"
+    assert refusals.count("b", 404, path="/runs/1") == 0
+    clock.now = SAME_S
+    assert [refusals.count("a", 404, path=path) for path in ("/runs/2000", "/runs/1")] == [0, 0]
+    recorded = [refusals.count("a", 404, path=f"/runs/{number}") for number in [*range(2, 100), *range(3000, 3100)]]
+    assert [count for count in recorded if count is not None] == [*[0] * (MAX_PATHS - 2), 1000 - MAX_PATHS - 1]
 
 
 def test_wrong_tokens_of_an_address_wait_longer_and_longer_until_it_rests() -> None:
