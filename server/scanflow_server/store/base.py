@@ -32,6 +32,9 @@ SLICE_S: Final = 0.02
 """How long one transaction of many writes lasts, in seconds, before others have their turn."""
 
 _TURN_S: Final = 0.005
+_CHANGED: Final = "scanflow_changed"
+"""In what SQLAlchemy keeps of a connection: its transaction has changed a row."""
+
 T = TypeVar("T")
 R = TypeVar("R")
 _WRITERS = 4_666_601
@@ -57,8 +60,9 @@ class Store:
     """One server's database. May be used by several threads."""
 
     def __init__(self, engine: Engine, *, on_change: Callable[[], None] = lambda: None) -> None:
-        """``on_change`` is called after each write transaction."""
+        """``on_change`` is called after each transaction that changed a row."""
         self.engine = engine
+        event.listen(engine, "after_cursor_execute", _mark_change)
         self.on_change = on_change
         # SQLite has waiting writers ask again and again, at last ten times a second: those of this process take turns.
         self._turn = threading.Lock() if engine.dialect.name == "sqlite" else nullcontext()
@@ -87,8 +91,11 @@ class Store:
             with connection.begin():
                 if self.engine.dialect.name == "postgresql":
                     connection.execute(text(f"SELECT pg_advisory_xact_lock({_WRITERS})"))
+                connection.info.pop(_CHANGED, None)
                 yield connection
-        self.on_change()
+                has_changed = connection.info.pop(_CHANGED, False)
+        if has_changed:
+            self.on_change()
 
     def write_in_slices(
         self,
@@ -195,6 +202,15 @@ def _begin_transaction(connection: Connection) -> None:
     # A write transaction takes the lock at once: one that began by reading could not upgrade.
     writes = connection.get_execution_options().get("scanflow_writes", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _mark_change(
+    connection: Connection, cursor: Any, _statement: str, _parameters: object, context: Any, _many: bool
+) -> None:
+    # Of a statement that returns rows the drivers count none before these are fetched.
+    is_change = context.isinsert or context.isupdate or context.isdelete
+    if is_change and (cursor.rowcount != 0 or cursor.description is not None):
+        connection.info[_CHANGED] = True
 
 
 @contextmanager

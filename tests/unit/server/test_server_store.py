@@ -16,7 +16,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import JSON, Column, Connection, Float, Integer, MetaData, String, Table, inspect, text
+from sqlalchemy import JSON, Column, Connection, Float, Integer, MetaData, String, Table, inspect, text, update
 from sqlalchemy.event import listen
 from sqlalchemy.exc import DBAPIError
 
@@ -37,7 +37,7 @@ from scanflow_server.store import (
 from scanflow_server.store.base import SLICE_S, Store, open_store, translate_errors
 from scanflow_server.store.migrations import migrate
 from scanflow_server.store.run_store import DriveRequest
-from scanflow_server.store.tables import metadata
+from scanflow_server.store.tables import metadata, runs
 from tests.unit.server.server_rows import a_run, end_change, make_action_row, make_request_row, read_from_store
 from tests.waiting import PATIENCE_S
 
@@ -257,9 +257,27 @@ def test_whoever_writes_tells_so_once_it_can_be_seen(database: str) -> None:
         with store.read() as connection:
             return event_store.get_newest_id(connection)
 
+    def cut_short() -> None:
+        with store.write() as connection:
+            event_store.append(connection, [an_event()])
+            raise ZeroDivisionError
+
     with store.write() as connection:
         event_store.append(connection, [an_event(), an_event()])
     assert seen == [2]
+    with pytest.raises(ZeroDivisionError):
+        cut_short()
+    with store.write() as connection:
+        run_store.stop(connection, "gone-fox-001")
+    assert seen == [2], "nothing was changed"
+    with store.write() as connection:
+        run_store.add(connection, a_run("calm-otter-417"))
+        run_store.stop(connection, "calm-otter-417")
+        run_store.stop(connection, "gone-fox-001")
+    assert seen == [2, 2]
+    with store.write() as connection:
+        connection.execute(update(runs).values(stop=False).returning(runs.c.name)).scalar_one()
+    assert seen == [2, 2, 2], "with SQLite, a statement that returns rows has changed none until these are fetched"
     store.close()
 
 
