@@ -18,6 +18,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InteractiveShell
     """IPython in this process, as a notebook's kernel has it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
+        patch.delenv("VIRTUAL_ENV", raising=False)  # IPython warns if it is another environment than this one
         patch.setitem(sys.modules, "__main__", sys.modules["__main__"])  # IPython's own takes its place
         shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}), colors="nocolor")
         shell.run_cell("import scanflow as sf")
