@@ -112,7 +112,7 @@ class LimitedStream(StreamingResponse):
         check_s: float = TOKEN_CHECK_S,
     ) -> None:
         """``check_s``: how often the token is checked while nothing is sent, in seconds. Infinite: whoever yields the
-        blocks checks it."""
+        blocks checks it, and the response has an end also then: of one that is cut off a browser reports an error."""
         super().__init__(blocks, media_type=media_type, headers=headers)
         self._streams, self._stalled_s, self._check_s = streams, stalled_s, check_s
 
@@ -122,6 +122,8 @@ class LimitedStream(StreamingResponse):
 
         async def send_within_limits(message: Message) -> None:
             if is_still_valid is not None and not await is_still_valid():
+                if self._check_s == math.inf and message["type"] == "http.response.body":
+                    await send({"type": "http.response.body"})
                 raise ClientDisconnect
             async with asyncio.timeout(self._stalled_s):
                 await send(message)

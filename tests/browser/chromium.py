@@ -69,16 +69,17 @@ class Browser:
 
     def forget(self) -> None:
         """Be without a past again: an empty tab, of a screen and a zone of its own, no cookie, nothing stored."""
-        for site in self._sites:
-            self.driver.execute_cdp_cmd("Storage.clearDataForOrigin", {"origin": site, "storageTypes": "all"})
-        self._sites.clear()
         past = self.driver.window_handles
         self.driver.switch_to.new_window("tab")
         fresh = self.driver.current_window_handle
         for handle in past:
             self.driver.switch_to.window(handle)
+            self.driver.get("about:blank")  # a tab that still follows a form's answer may miss that it is closed
             self.driver.close()
         self.driver.switch_to.window(fresh)
+        for site in self._sites:
+            self.driver.execute_cdp_cmd("Storage.clearDataForOrigin", {"origin": site, "storageTypes": "all"})
+        self._sites.clear()
         self.driver.execute_cdp_cmd("Network.clearBrowserCookies", {})
         for kind in ("browser", "performance"):
             self._read_log(kind)

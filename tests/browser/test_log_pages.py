@@ -30,8 +30,10 @@ SELECT = """
 const text = document.querySelector('#log-stdout').firstChild;
 const from = text.data.lastIndexOf('number');
 getSelection().setBaseAndExtent(text, from, text, text.data.indexOf('.', from));
-return [String(getSelection()), text.data.split('\\n')[0]];
+return [String(getSelection()), text.data.split('\\n')[0], getSelection().getRangeAt(0).getBoundingClientRect().top];
 """
+LOG = "const log = document.querySelector('#log-stdout'); return"
+IS_AT_END = f"{LOG} log.scrollTop + log.clientHeight >= log.scrollHeight - 4"
 
 
 def test_what_is_selected_in_a_log_stays_selected_while_lines_come_and_go(
@@ -44,21 +46,22 @@ def test_what_is_selected_in_a_log_stays_selected_while_lines_come_and_go(
     browser.press(server.api.post("/tokens", json={"name": "ada"}).json()["token"], ENTER)
     browser.wait_for("Log out")
     browser.open(f"{server.url}/runs/{run}", "number 1005.")
-    selected, first = browser.driver.execute_script(SELECT)
+    wait_until(lambda: browser.driver.execute_script(IS_AT_END), "it is shown at its end")
+    selected, first, top = browser.driver.execute_script(SELECT)
     number = int(selected.removeprefix("number "))
     browser.wait_for(f"number {number + 20}.")
     assert browser.driver.execute_script("return String(getSelection())") == selected
-    log = "const log = document.querySelector('#log-stdout'); return "
-    lines = browser.driver.execute_script(f"{log} log.textContent").split("\n")
+    lines = browser.driver.execute_script(f"{LOG} log.textContent").split("\n")
     newest = int(lines[-2].removeprefix("number ").removesuffix("."))
     assert lines[0] != first, "the first lines go"
     assert lines[:-1] == [f"number {shown}." for shown in range(newest - len(lines) + 2, newest + 1)]
     assert lines[-1] == f"bar {newest}"
-    is_at_end = f"{log} log.scrollTop + log.clientHeight >= log.scrollHeight - 4"
-    assert not browser.driver.execute_script(is_at_end), "it does not move away from what is selected"
-    browser.driver.execute_script(f"getSelection().empty(); {log} log.scrollTo(0, log.scrollHeight)")
+    assert not browser.driver.execute_script(IS_AT_END), "it does not move away from what is selected"
+    read_top = "return getSelection().getRangeAt(0).getBoundingClientRect().top"
+    assert browser.driver.execute_script(read_top) == pytest.approx(top, abs=2), "which stays where it is"
+    browser.driver.execute_script(f"getSelection().empty(); {LOG} log.scrollTo(0, log.scrollHeight)")
     browser.wait_for(f"number {newest + 10}.")
-    wait_until(lambda: browser.driver.execute_script(is_at_end), "it goes on at its end")
+    wait_until(lambda: browser.driver.execute_script(IS_AT_END), "it goes on at its end")
     assert browser.read_console() == []
     server.api.post(f"/runs/{run}/stop").raise_for_status()
     wait_until(lambda: server.api.get(f"/runs/{run}").json()["state"] == "stopped", "the run is stopped")

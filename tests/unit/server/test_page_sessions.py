@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Hashable
 from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
 
-import httpx2
 import pytest
 from sqlalchemy import select
 from starlette.requests import HTTPConnection
@@ -244,8 +244,7 @@ def test_a_stream_shows_nothing_more_when_its_session_ends(api: Api, end: str) -
             else:
                 assert browser.post("/logout").status_code == 303
             api.post("/labels", json={"app": "mnist", "items": [{"id": "later"}]}).raise_for_status()
-            with pytest.raises(httpx2.RemoteProtocolError):  # it is cut off
-                assert not any("1 sample" in block for block in blocks)
+            assert not any("1 sample" in block for block in blocks)
         assert browser.get("/live/").status_code == 401
 
 
@@ -275,5 +274,4 @@ def test_a_stream_of_a_page_that_is_not_rendered_again_ends_with_its_session(
                 api.context.clock = lambda: now + SESSION_S
             else:
                 browser.post("/logout")
-            with pytest.raises(httpx2.RemoteProtocolError):  # it is cut off
-                list(blocks)
+            assert len(list(islice(blocks, 99))) < 99, "it ends, with no error in the browser's console"

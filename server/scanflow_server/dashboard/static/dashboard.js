@@ -94,24 +94,27 @@ document.addEventListener("click", async (event) => {
   }
 });
 
-// A log that is read at its end stays at its end, but for one of which something is selected.
-let atEnd = new Set();
+// A log is shown at its end, but for one that is read elsewhere or of which something is selected.
+let held = new Set();
 document.addEventListener("htmx:before:swap", () => {
   const selection = getSelection();
-  atEnd = new Set([...document.querySelectorAll("[data-follow]")]
-    .filter((log) => log.scrollTop + log.clientHeight >= log.scrollHeight - 4)
-    .filter((log) => selection.isCollapsed || !selection.containsNode(log, true)).map((log) => log.id));
+  held = new Set([...document.querySelectorAll("[data-follow]")]
+    .filter((log) => log.scrollTop + log.clientHeight < log.scrollHeight - 4
+      || !selection.isCollapsed && selection.containsNode(log, true)).map((log) => log.id));
 });
-function scrollLogs(logs) {
-  for (const log of logs) log.scrollTop = log.scrollHeight;
+function scrollLogs() {
+  for (const log of document.querySelectorAll("[data-follow]")) if (!held.has(log.id)) log.scrollTop = log.scrollHeight;
 }
-document.addEventListener("htmx:after:swap", () => {
-  scrollLogs([...document.querySelectorAll("[data-follow]")].filter((log) => atEnd.has(log.id)));
-});
-scrollLogs(document.querySelectorAll("[data-follow]"));
+document.addEventListener("htmx:after:swap", scrollLogs);
+scrollLogs();
 
-// What is selected in a log stays selected: htmx would write all of its text anew, and most of it is there. The first
-// lines go, later ones come, and the last may have changed.
+// What is selected in a log stays selected, and what is read stays where it is: htmx would write all of its text anew,
+// and most of it is there. The first lines go, later ones come, and the last may have changed.
+function measureTop(text, at) {  // of the line that begins there, in pixels of the window
+  const line = document.createRange();
+  line.setStart(text, Math.min(at, text.length));
+  return line.getBoundingClientRect().top;
+}
 window.htmx?.registerExtension("logs", {htmx_before_morph_node: (log, {newNode}) => {
   const text = log.firstChild, after = newNode.textContent;
   if (!text || !log.matches("[data-follow]")) return;
@@ -121,11 +124,13 @@ window.htmx?.registerExtension("logs", {htmx_before_morph_node: (log, {newNode})
     const next = tries < 100 ? lines.indexOf(after.slice(0, 40), gone + 1) : -1;
     gone = next < 0 ? lines.length : next;
   }
+  const top = gone && measureTop(text, gone);
   text.deleteData(0, gone);
   const left = text.data;
   let same = lines.length - gone;
   while (same < left.length && left[same] === after[same]) same++;
   text.replaceData(same, left.length, after.slice(same));
+  if (gone) log.scrollTop += measureTop(text, 0) - top;  // the browser keeps the place of elements, not of lines
 }});
 
 // Escape closes what asks before it does something.
