@@ -120,13 +120,16 @@ class LimitedStream(StreamingResponse):
         state = scope.get("state", {})
         is_still_valid = state.get("still")
 
+        async def send_in_time(message: Message) -> None:
+            async with asyncio.timeout(self._stalled_s):
+                await send(message)
+
         async def send_within_limits(message: Message) -> None:
             if is_still_valid is not None and not await is_still_valid():
                 if self._check_s == math.inf and message["type"] == "http.response.body":
-                    await send({"type": "http.response.body"})
+                    await send_in_time({"type": "http.response.body"})
                 raise ClientDisconnect
-            async with asyncio.timeout(self._stalled_s):
-                await send(message)
+            await send_in_time(message)
 
         with self._streams.hold(state.get("caller")):
             streaming = asyncio.ensure_future(super().__call__(scope, receive, send_within_limits))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from typing import Any
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from scanflow.errors import NotFoundError, UnavailableError
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import intent_store
-from scanflow_server.stream_limits import LimitedStream, StreamLimit
+from scanflow_server.stream_limits import TOKEN_CHECK_S, LimitedStream, StreamLimit
 from scanflow_server.token_roles import TokenHolder
 from tests.http_requests import HTTP
 from tests.server import bearer
@@ -105,7 +106,10 @@ def test_no_token_has_more_than_a_quarter_of_the_streams_and_no_team_more_than_h
         assert streams.open == len(opened)
 
 
-def test_a_stream_where_the_client_does_not_read_is_closed() -> None:
+@pytest.mark.parametrize("is_page", [False, True])
+def test_a_stream_where_the_client_does_not_read_is_closed(*, is_page: bool) -> None:
+    sent = list[Any]()
+
     async def blocks() -> AsyncIterator[bytes]:
         while True:
             yield b"more"
@@ -114,16 +118,22 @@ def test_a_stream_where_the_client_does_not_read_is_closed() -> None:
         await asyncio.Event().wait()
 
     async def send(message: Any) -> None:
+        sent.append(message)
         if message["type"] == "http.response.body":
             await asyncio.Event().wait()
 
+    async def is_still_valid() -> bool:
+        return not sent
+
     async def stream(streams: StreamLimit) -> None:
-        response = LimitedStream(blocks(), streams, media_type="text/plain", stalled_s=0.01)
-        await response({"type": "http", "asgi": {"spec_version": "2.3"}}, receive, send)
+        check_s = math.inf if is_page else TOKEN_CHECK_S
+        response = LimitedStream(blocks(), streams, media_type="text/plain", stalled_s=0.01, check_s=check_s)
+        state = {"still": is_still_valid} if is_page else {}
+        await response({"type": "http", "asgi": {"spec_version": "2.3"}, "state": state}, receive, send)
 
     streams = StreamLimit(1)
     asyncio.run(asyncio.wait_for(stream(streams), PATIENCE_S))
-    assert streams.open == 0
+    assert (streams.open, sent[1].get("body")) == (0, None if is_page else b"more"), "a page has an end, and no more"
 
 
 def test_a_stream_in_which_nothing_happens_ends_when_its_token_is_gone() -> None:
