@@ -108,13 +108,14 @@ function scrollLogs() {
 document.addEventListener("htmx:after:swap", scrollLogs);
 scrollLogs();
 
-// What is selected in a log stays selected, and what is read stays where it is: htmx would write all of its text anew,
-// and most of it is there. The first lines go, later ones come, and the last may have changed.
 function measureTop(text, at) {  // of the line that begins there, in pixels of the window
   const line = document.createRange();
-  line.setStart(text, Math.min(at, text.length));
+  line.setStart(text, at);
   return line.getBoundingClientRect().top;
 }
+
+// What is selected in a log stays selected, and what is read stays where it is: htmx would write all of its text anew,
+// and most of it is there. The first lines go, later ones come, and the last may have changed.
 window.htmx?.registerExtension("logs", {htmx_before_morph_node: (log, {newNode}) => {
   const text = log.firstChild, after = newNode.textContent;
   if (!text || !log.matches("[data-follow]")) return;
@@ -124,13 +125,13 @@ window.htmx?.registerExtension("logs", {htmx_before_morph_node: (log, {newNode})
     const next = tries < 100 ? lines.indexOf(after.slice(0, 40), gone + 1) : -1;
     gone = next < 0 ? lines.length : next;
   }
-  const top = gone && measureTop(text, gone);
+  const isMoved = gone && held.has(log.id), top = isMoved && measureTop(text, gone);
   text.deleteData(0, gone);
   const left = text.data;
   let same = lines.length - gone;
   while (same < left.length && left[same] === after[same]) same++;
   text.replaceData(same, left.length, after.slice(same));
-  if (gone) log.scrollTop += measureTop(text, 0) - top;  // the browser keeps the place of elements, not of lines
+  if (isMoved) log.scrollTop += measureTop(text, 0) - top;  // the browser keeps the place of elements, not of lines
 }});
 
 // Escape closes what asks before it does something.
