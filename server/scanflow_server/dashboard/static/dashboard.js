@@ -107,6 +107,11 @@ function scrollLogs() {
 }
 document.addEventListener("htmx:after:swap", scrollLogs);
 scrollLogs();
+document.addEventListener("keydown", (event) => {  // at once: the browser goes there slowly, until lines come and go
+  if (event.key !== "End" || event.shiftKey || !event.target.matches("[data-follow]")) return;
+  event.preventDefault();
+  event.target.scrollTop = event.target.scrollHeight;
+});
 
 function measureTop(text, at) {  // of the line that begins there, in pixels of the window
   const line = document.createRange();
