@@ -13,12 +13,12 @@ from pathlib import Path
 
 from scanflow.accelerators.mps import START as START_MPS
 from scanflow.backends.device_claims import HomeDevices
+from scanflow.backends.device_text import format_machine_devices
 from scanflow.backends.findings import Finding
 from scanflow.deployer import EmbeddedDeployer
 from scanflow.installation import suggest_install
 from scanflow.placement.available_cpus import read_this_machine
 from scanflow.settings import Settings
-from scanflow_client.formatting.device_text import format_machine_devices
 from scanflow_client.formatting.text import format_bytes
 
 MIN_DISK_BYTES = 2 * 2**30

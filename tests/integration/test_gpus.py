@@ -381,7 +381,7 @@ def test_doctor_topology_plan_and_show_say_which_gpus_there_are(
     app = write_app(tmp_path, "shop", "show.py")
     assert "gpu=1" in cli("plan", str(app)).stdout
     assert cli("run", str(app)).returncode == 0
-    assert "GPUs of train: GPU 0 NVIDIA H100, 80.0 GiB" in cli("show", "@latest").stdout
+    assert "GPUs of train: GPU 0 NVIDIA H100, 80 GiB" in cli("show", "@latest").stdout
     topology = cli("topology").stdout
     assert "GPU 0 NVIDIA H100 (80Gi): 0 B used; free" in topology
     assert "  part 1g.10gb: 0 B used; free" in topology
@@ -434,10 +434,10 @@ def test_an_instance_gets_a_gpu_that_another_service_and_a_step_cannot_have(
     (service,) = json.loads(cli("services", "--json").stdout)
     assert service["instances"][0]["devices"][0]["uuid"] == make_gpu(0).uuid
     assert "granted to first/1" in cli("topology").stdout
-    assert "GPUs of instance 1: GPU 0 NVIDIA H100, 80.0 GiB" in cli("services", "first").stdout
+    assert "GPUs of instance 1: GPU 0 NVIDIA H100, 80 GiB" in cli("services", "first").stdout
     process = DeviceProcess(pid=service["instances"][0]["pid"], memory_bytes=3 * GIB)
     machine.set_devices(make_gpu(0, processes=(process,)))
-    wait_until(lambda: "used 3.0 GiB of 80.0 GiB" in cli("services", "first").stdout, "its memory is read back")
+    wait_until(lambda: "used 3 GiB of 80 GiB" in cli("services", "first").stdout, "its memory is read back")
     machine.set_devices(make_gpu(0))
     refused = cli("deploy", "app.py:second")
     assert refused.returncode != 0

@@ -55,11 +55,11 @@ def topology(
     """
     from scanflow.accelerators.accelerator_port import Inventory
     from scanflow.backends.device_claims import DeviceClaim, HomeDevices
+    from scanflow.backends.device_text import format_machine_devices
     from scanflow.placement.sysfs import read_machine_copy, read_topology
     from scanflow.placement.topology import load
     from scanflow.placement.topology import save as write
     from scanflow_client.exclusive_cpus import list_exclusive_grants
-    from scanflow_client.formatting.device_text import format_machine_devices
 
     if from_ is not None and sysfs is not None:
         raise InvalidError("--from and --sysfs both name a machine to show. Leave one out.")

@@ -8,9 +8,9 @@ from typing import Any
 
 from scanflow.app.plan import IMAGE_NOTE, UNBOUNDED, Plan
 from scanflow.app.quantities import format_count, format_duration
+from scanflow.backends.device_text import format_step_devices
 from scanflow.backends.run_records import RunRecord, RunStarted, StepFile, TaskRecord
 from scanflow.placement.cpulist import format_cpus
-from scanflow_client.formatting.device_text import format_step_devices
 from scanflow_client.formatting.text import (
     MARKS,
     format_age,

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scanflow.app.quantities import format_count
+from scanflow.backends.device_text import format_uses
 from scanflow.backends.service_records import Explanation, InstanceRecord, RevisionRecord, ServiceRecord, Shape
 from scanflow.pki import find_authority_file, find_client_certificate
 from scanflow.placement.cpulist import format_cpus
-from scanflow_client.formatting.device_text import format_uses
 from scanflow_client.formatting.text import (
     MARKS,
     format_age,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from scanflow.accelerators.accelerator_port import DeviceProcess, Inventory
 from scanflow.backends.device_claims import DeviceClaim
+from scanflow.backends.device_text import format_machine_devices, format_step_devices
 from scanflow.backends.run_records import DeviceUse, TaskRecord
 from scanflow.names import StepName
 from scanflow.placement.device_grants import DeviceGrant
 from scanflow.testing.accelerators import GIB, make_gpu, make_mig_gpu
-from scanflow_client.formatting.device_text import format_machine_devices, format_step_devices
 
 
 def record(task: str, *devices: DeviceUse) -> TaskRecord:
@@ -22,9 +22,9 @@ def test_a_step_shows_what_it_was_allocated_and_what_was_seen_of_it() -> None:
     assert format_step_devices(
         [record("plain"), record("whole", whole), record("used", used), record("half", half)]
     ) == [
-        "GPUs of whole: GPU 0 NVIDIA H100, 80.0 GiB",
-        "GPUs of used: GPU 0 NVIDIA H100, used 3.0 GiB of 80.0 GiB, beside other 1 (1Gi)",
-        "GPUs of half: GPU 1, 0.5 of it by mps, 40.0 GiB",
+        "GPUs of whole: GPU 0 NVIDIA H100, 80 GiB",
+        "GPUs of used: GPU 0 NVIDIA H100, used 3 GiB of 80 GiB, beside other 1 (1Gi)",
+        "GPUs of half: GPU 1, 0.5 of it by mps, 40 GiB",
     ]
 
 
@@ -40,7 +40,7 @@ def test_a_machine_shows_how_full_its_gpus_are_and_by_whom() -> None:
     grant = DeviceGrant(uuid=busy.uuid, device=busy.uuid, number=0, sharing="mps", share=0.5)
     claim = DeviceClaim(holder="a", who="otter/train", pid=1, birth="1", grants=(grant,))
     assert format_machine_devices(Inventory(devices=devices), [claim]) == [
-        "GPU 0 NVIDIA H100 (80Gi), NUMA node 1: 2.0 GiB used; granted to otter/train (0.5 of it); on it: py 4711 (2Gi)",
+        "GPU 0 NVIDIA H100 (80Gi), NUMA node 1: 2 GiB used; granted to otter/train (0.5 of it); on it: py 4711 (2Gi)",
         "GPU 1 NVIDIA H100 (80Gi): 0 B used; free",
         "GPU 2 NVIDIA H100 (80Gi): cut into parts",
         "  part 1g.10gb: 0 B used; free",
