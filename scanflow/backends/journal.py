@@ -55,6 +55,7 @@ CREATE TABLE IF NOT EXISTS tasks (
     failure TEXT,
     cache_note TEXT,
     devices TEXT,
+    waits_for TEXT,
     change INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (run, task)
 ) WITHOUT ROWID;
@@ -72,15 +73,15 @@ DROP INDEX IF EXISTS runs_of;
 CREATE INDEX runs_of ON runs (app, team, workflow, created);
 CREATE INDEX IF NOT EXISTS changes_of ON tasks (run, change);
 CREATE INDEX IF NOT EXISTS cached_of ON cache (step, created);
-PRAGMA user_version = 6;
+PRAGMA user_version = 7;
 """
-VERSION = 6
+VERSION = 7
 """The version of its tables. A file of a newer one is refused."""
 
 _CACHE_VERSION = 4
 """The version since which the cache has its keys: older keys were of another scheme."""
 
-_NEW_COLUMNS = {"change": "INTEGER NOT NULL DEFAULT 0", "cache_note": "TEXT", "devices": "TEXT"}
+_NEW_COLUMNS = {"change": "INTEGER NOT NULL DEFAULT 0", "cache_note": "TEXT", "devices": "TEXT", "waits_for": "TEXT"}
 """Columns of tasks that earlier versions do not have."""
 
 _MAX_COMPARED = 100

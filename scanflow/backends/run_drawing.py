@@ -59,6 +59,7 @@ def _describe(task: TaskRecord) -> list[str]:
     return [
         f"outputs of the run {task.origin}" if task.origin else "",
         task.cache_note or "",
+        f"waits for {task.waits_for}" if task.waits_for else "",
         task.place or "",
         "" if failure is None else f"{failure.summary}: {failure.cause}" if failure.cause else failure.summary,
     ]

@@ -86,6 +86,9 @@ class TaskRecord(Record):
     devices: tuple[DeviceUse, ...] = ()
     """The GPUs that its last attempt was granted."""
 
+    waits_for: str | None = None
+    """What keeps it from starting, where that is known: ``a GPU: GPU 0 is granted to calm-otter-417/train``."""
+
     origin: str | None = None
     """The run whose outputs were reused (from the cache, or as a spin's input)."""
 

@@ -35,9 +35,16 @@ def add_details(record: RunRecord, workflow: Workflow, tasks: Iterable[TaskRecor
     return record.model_copy(update={"tasks": tuple(tasks), "parents": dict(workflow.parents)})
 
 
-def add_pending_tasks(workflow: Workflow, records: Iterable[TaskRecord]) -> tuple[TaskRecord, ...]:
-    """Return all tasks of a run in the order of its graph; steps that were not reached are one pending task each."""
+def add_pending_tasks(
+    workflow: Workflow, records: Iterable[TaskRecord], *, is_driven: bool = True
+) -> tuple[TaskRecord, ...]:
+    """Return all tasks of a run in the order of its graph; steps that were not reached are one pending task each.
+
+    ``is_driven``: whether some process starts its tasks; else none of them waits for anything.
+    """
     tasks = list(records) if workflow.type == "mpi" else select_current_tasks(workflow, records)
+    if not is_driven:
+        tasks = [task.model_copy(update={"waits_for": None}) if task.waits_for else task for task in tasks]
     steps = {record.step for record in tasks}
     tasks += [
         build_empty_record(node.name)

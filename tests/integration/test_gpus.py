@@ -145,10 +145,18 @@ def test_steps_wait_for_a_free_gpu_and_say_so_while_others_go_on(
     (tmp_path / "work.py").write_text(f"{LEDGER}\nnote('begins')\n{HOLD}\nnote('ends')")
     (tmp_path / "free.py").write_text("import os, time\nwhile not os.path.exists('holding'): time.sleep(0.01)\n"
                                       "open('go', 'w').close()")  # fmt: skip
+    shown: dict[str, str | None] = {}
+
+    def look(event: Event) -> None:
+        if isinstance(event, Waiting):
+            shown.update((task.task, task.waits_for) for task in machine.backend.show(str(event.run)).tasks)
+
     record = machine.run(
-        script("first", "work.py", gpu=1), script("second", "work.py", gpu=1), script("free", "free.py")
+        script("first", "work.py", gpu=1), script("second", "work.py", gpu=1), script("free", "free.py"), observe=look
     )
     assert record.state == "succeeded"
+    assert shown == {"first": None, "second": f"a GPU: GPU 0 is granted to {record.name}/first", "free": None}
+    assert {task.waits_for for task in record.tasks} == {None}
     lines = (tmp_path / "ledger").read_text().splitlines()
     assert [line.split()[1] for line in lines] == ["begins", "ends", "begins", "ends"]  # never two at a time
     assert list_waits(machine) == [("a GPU for second", f"GPU 0 is granted to {record.name}/first")]

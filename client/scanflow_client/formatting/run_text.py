@@ -167,8 +167,9 @@ def format_run(record: RunRecord, files: Sequence[StepFile] = ()) -> Screen:
     after = {"failed": format_failure(record), "succeeded": []}.get(record.state, [_explain_stop(record)])
     notes = {task.step: f"  ! {task.step}: {task.cache_note}" for task in reversed(record.tasks) if task.cache_note}
     outputs = f"Outputs: {record.folder}/outputs"
+    waits = [f"  … {task.task} waits for {task.waits_for}" for task in record.tasks if task.waits_for]
     devices = format_step_devices(record.tasks)
-    return [head, *steps, *devices, *reversed(notes.values()), *format_files(files), outputs, *after]
+    return [head, *steps, *waits, *devices, *reversed(notes.values()), *format_files(files), outputs, *after]
 
 
 def format_check(

@@ -136,6 +136,7 @@ def test_the_gpus_of_a_task_are_read_as_they_were_written(journal: Journal) -> N
         "DROP INDEX runs_of; PRAGMA user_version = 1;",
         "DROP INDEX runs_of; CREATE INDEX runs_of ON runs (app, team, workflow); PRAGMA user_version = 4;",
         "ALTER TABLE tasks DROP COLUMN devices; PRAGMA user_version = 5;",
+        "ALTER TABLE tasks DROP COLUMN waits_for; PRAGMA user_version = 6;",
     ],
 )
 def test_a_journal_of_an_earlier_version_is_read_on(tmp_path: Path, before: str) -> None:
@@ -157,7 +158,7 @@ def test_a_journal_of_an_earlier_version_is_read_on(tmp_path: Path, before: str)
         query = f"SELECT * FROM runs WHERE app = 'a' AND team = 't' AND workflow = 'w' {order}"
         (plan,) = db.execute(f"EXPLAIN QUERY PLAN {query}").fetchall()
         assert plan[3] == "SEARCH runs USING INDEX runs_of (app=? AND team=? AND workflow=?)"
-        assert db.execute("PRAGMA user_version").fetchone() == (6,)
+        assert db.execute("PRAGMA user_version").fetchone() == (7,)
 
 
 def test_what_is_cached_outlives_a_new_version_of_the_journal(tmp_path: Path) -> None:

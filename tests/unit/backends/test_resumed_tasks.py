@@ -8,7 +8,7 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.run_records import TaskRecord
-from scanflow.backends.tasks import reset_changed_tasks, select_current_tasks
+from scanflow.backends.tasks import add_pending_tasks, reset_changed_tasks, select_current_tasks
 from scanflow.names import StepName
 
 
@@ -77,3 +77,10 @@ def test_a_fan_out_is_shown_by_its_items_or_else_as_a_whole() -> None:
     assert select_current_tasks(build_workflow(a.map([])), tasks) == whole
     failed = make_tasks("a", state="failed")
     assert len(select_current_tasks(build_workflow(a.map([1])), [*failed, *make_tasks("a.0")])) == 2
+
+
+def test_nothing_waits_in_a_run_that_nobody_drives() -> None:
+    workflow, (task,) = build_workflow(a.bind(1)), make_tasks("a", state="pending")
+    waiting = task.model_copy(update={"waits_for": "a GPU: GPU 0 is granted to other/train"})
+    for is_driven, expected in ((True, waiting), (False, task)):
+        assert add_pending_tasks(workflow, [waiting], is_driven=is_driven)[0] == expected

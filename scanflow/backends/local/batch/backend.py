@@ -395,8 +395,8 @@ class LocalBackend:
     def _add_pending_tasks(self, journal: Journal, run: JournalRun) -> RunRecord:
         """Return a run with all its tasks, pending ones included."""
         workflow = read_definition(run).workflow
-        tasks = add_pending_tasks(workflow, journal.read_tasks(run).values())
         record = self._with_current_state(run.record)
+        tasks = add_pending_tasks(workflow, journal.read_tasks(run).values(), is_driven=record.state == "running")
         if record.state == "stopped":  # without a driver; one that resumes the run reads how they ended
             tasks = tuple(
                 task.model_copy(update={"state": "stopped"}) if task.state == "running" else task for task in tasks

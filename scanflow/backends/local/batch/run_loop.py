@@ -114,6 +114,9 @@ class RunEngine:
         self._parked: dict[Path, list[_Task]] = {}
         self._waiting: DeviceQueue[_Task] = DeviceQueue(devices)
         self._announced = set[str]()  # steps of which it was said that they wait for a device
+        self._shown_waits: dict[
+            str, tuple[StepName, str]
+        ] = {}  # of each step the first task that waits for one, and why
         self._running: dict[Path, _Task] = {}
         self._threads: dict[StepName, _Task] = {}
         self._done: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -289,11 +292,19 @@ class RunEngine:
 
     def _take_devices(self, task: _Task) -> bool:
         folder = self._folder.get_attempt_folder(task.name, task.attempt + 1)
-        if not (why := self._waiting.take(task, task.node, task.name, folder)):
+        why, step = self._waiting.take(task, task.node, task.name, folder), task.node.name
+        first, known = self._shown_waits.get(step, (task.name, ""))
+        if not why:
+            if first == task.name:
+                self._shown_waits.pop(step, None)
             return True
         self._budget.release(task.share)
-        if task.node.name not in self._announced:
-            self._announced.add(task.node.name)
+        if first == task.name and why != known:
+            self._shown_waits[step] = first, why
+            waiting = TaskRecord(task=first, step=step, state="pending", attempts=task.attempt)
+            self._journal.set_task(self._run, waiting.model_copy(update={"waits_for": f"a GPU: {why}"}))
+        if step not in self._announced:
+            self._announced.add(step)
             self._observe(Waiting(run=self._run.record.name, what=f"a GPU for {task.name}", why=why))
         return False
 
