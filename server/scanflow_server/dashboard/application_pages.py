@@ -10,16 +10,15 @@ from urllib.parse import quote
 from scanflow.agent.agent_records import AgentView
 from scanflow.app.application import Application
 from scanflow.app.application_drawing import Part, PartLink, draw_application
-from scanflow.app.application_files import dump_document, load_document
+from scanflow.app.application_files import load_document
 from scanflow.app.quantities import format_count
 from scanflow.app.workflow import Workflow
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.deployer import RunRequest
 from scanflow.deployer.embedded import DEFAULT
 from scanflow.drawing.graph_boxes import NodeKind
-from scanflow.errors import NotFoundError
 from scanflow.reports.loop_events import TYPES
-from scanflow.text.masking import Masker, mask_place
+from scanflow.text.masking import mask_place
 from scanflow_server import run_requests
 from scanflow_server.bodies import ApplicationView
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
@@ -27,8 +26,8 @@ from scanflow_server.dashboard.overview_page import list_agents, list_events, li
 from scanflow_server.dashboard.page_cells import FIRST_RUN, Cell, CellRow, CellTable, LinkCell, Moment, StateCell
 from scanflow_server.dashboard.run_pages import read_texts
 from scanflow_server.dashboard.subject_links import build_agent_address
+from scanflow_server.known_applications import load_definition
 from scanflow_server.routes import application_routes
-from scanflow_server.scope import restrict_team
 from scanflow_server.store import agent_store
 
 _CHANGED: Final[Mapping[str, NodeKind]] = {"workflow": "workflow", "service": "service"}
@@ -54,7 +53,7 @@ def _build_row(view: ApplicationView) -> CellRow:
 
 def load_application(request: PageRequest) -> PageView:
     team = request.query.get("team") or None
-    app, view = _load_definition(request, request.parameters["app"], team)
+    app, view = load_definition(request.context, request.caller, request.parameters["app"], team)
     agents = list_agents(request, app=app.name, team=app.team)
     deployed: dict[Part, AgentView | ServiceRecord] = {
         **{Part("service", record.name): record for record in list_services(request, app=app.name, team=app.team)},
@@ -87,20 +86,6 @@ def load_application(request: PageRequest) -> PageView:
         ),
         environment=_build_environment_table(request, app),
     )
-
-
-def _load_definition(request: PageRequest, name: str, team: str | None) -> tuple[Application, ApplicationView | None]:
-    """Return an application with its secrets masked: as it is stored, or, of one that was run without the server, as
-    its newest run has it; NotFoundError: there is neither."""
-    try:
-        view = application_routes.application(request.context, request.caller, name, team)
-        return load_document(view.application), view
-    except NotFoundError:
-        own = restrict_team(request.caller, team)
-        if not (runs := run_requests.list_runs(request.context, limit=1, app=name, team=own)):
-            raise
-    document = dump_document(request.context.deployer.batch.definition(runs[0].name).app)
-    return load_document(Masker(document).mask(document)), None
 
 
 def _list_requests(request: PageRequest, agent: AgentView) -> Iterator[PartLink]:

@@ -24,9 +24,10 @@ from scanflow_server.dashboard.page_cells import CellRow, CellTable, LinkCell, M
 from scanflow_server.dashboard.page_windows import WINDOW, TableWindow, parse_number
 from scanflow_server.dashboard.subject_links import build_action_address
 from scanflow_server.model_decisions import begin_decision
+from scanflow_server.registered_models import read_models
 from scanflow_server.tuning_runs import open_tracker
 
-_MAX_EVENTS, _MAX_MODELS = 1_000, 500
+_MAX_EVENTS: Final = 1_000
 
 
 def load_models(request: PageRequest) -> PageView:
@@ -43,20 +44,10 @@ def load_models(request: PageRequest) -> PageView:
 
 
 def _read_models(request: PageRequest) -> tuple[list[Event], Reading, dict[str, list[ModelVersion]]]:
-    """Return what happened to models, how the versions of each model that the caller may see were read last, and these;
-    what happened since has them read again."""
+    """Return what happened to models, and the models as they were read last."""
     happened = list_events(request, type=TYPES, limit=_MAX_EVENTS)
-    context, team, newest = request.context, request.caller.team, happened[-1].id if happened else 0
-
-    def read() -> tuple[int, dict[str, list[ModelVersion]]]:
-        return newest, open_tracker(context).for_team(team).list_versions_by_model(_MAX_MODELS)
-
-    reads, key = context.background_reads, ("models", team)
-    reading = reads.get(key, read, is_opened=not request.is_live)
-    if reading.value is not None and reading.value[0] != newest and not reading.is_loading:
-        reads.forget(key)
-        reading = reads.get(key, read)
-    return happened, reading, {} if reading.value is None else reading.value[1]
+    newest, is_opened = happened[-1].id if happened else 0, not request.is_live
+    return happened, *read_models(request.context, request.caller.team, newest=newest, is_opened=is_opened)
 
 
 def _build_row(name: str, histories: Sequence[VersionHistory]) -> CellRow:

@@ -14,7 +14,7 @@ from scanflow.errors import UnavailableError, UsageError
 from scanflow.http.problems import build_problem
 from scanflow.knowledge import MemoryKnowledge, checks
 from scanflow.knowledge.version_tags import PROMOTION, format_rejection
-from scanflow_server import model_decisions
+from scanflow_server import model_decisions, registered_models
 from scanflow_server.background_reads import OPENED_PAUSE_S, BackgroundReads
 from scanflow_server.bodies import OperationAccepted
 from scanflow_server.dashboard import model_pages
@@ -36,7 +36,8 @@ COLUMN: dict[str, Any] = {
 @pytest.fixture
 def knowledge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryKnowledge:
     memory = MemoryKnowledge()
-    monkeypatch.setattr(model_pages, "open_tracker", lambda _context: memory)
+    for module in (model_pages, registered_models):
+        monkeypatch.setattr(module, "open_tracker", lambda _context: memory)
     (tmp_path / "weights").write_bytes(b"w")
     for _ in range(3):
         memory.register_model("cnn", tmp_path / "weights", app="mnist", team="tests", tags={"scanflow.run": "owl-1"})
@@ -157,7 +158,7 @@ def test_a_tracker_that_does_not_answer_is_said(api: Api, monkeypatch: pytest.Mo
     def refuse(_context: object) -> None:
         raise UnavailableError("No MLflow runs behind this server.")
 
-    monkeypatch.setattr(model_pages, "open_tracker", refuse)
+    monkeypatch.setattr(registered_models, "open_tracker", refuse)
     with browsing(api) as ada:
         for path in ("/models", "/models/cnn"):
             assert "No MLflow runs behind this server." in get_read(ada, path)
