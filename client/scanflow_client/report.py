@@ -9,14 +9,16 @@ from typing import Any
 from urllib.parse import quote
 
 from scanflow.agent.agent_records import Event
+from scanflow.backends.run_records import RunRecord
 from scanflow.errors import NotFoundError, UnavailableError, UsageError, did_you_mean
 from scanflow.names import format_environment_name
 from scanflow.reports.event_report import list_compared_models, report_page
 from scanflow.reports.loop_events import TYPES
 from scanflow.reports.page import render_frame
+from scanflow.reports.run_devices import list_run_devices
 from scanflow.reports.tracker_links import TrackerLinks
 from scanflow.settings import Settings
-from scanflow.transport import fetch_json
+from scanflow.transport import build_path, fetch_json
 from scanflow_client.control_client import ControlClient
 
 _MAX_LABELS, _MAX_DETAILED = 10_000, 200
@@ -63,9 +65,9 @@ def write_report(client: ControlClient, app: str | None, folder: Path) -> Path:
         raise NotFoundError(f"No agent of {name!r} has reported an event yet.{did_you_mean(name, apps)}")
     path = folder / f"{name}.html"
     app_events = [event for event in events if event.app == name]
-    page = report_page(
-        name, app_events, fetch_labels(client, name), links=fetch_tracker_links(client, name, app_events)
-    )
+    devices = list_run_devices(app_events, lambda run: fetch_run(client, run))
+    links = fetch_tracker_links(client, name, app_events)
+    page = report_page(name, app_events, fetch_labels(client, name), links=links, devices=devices)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         path.write_text(page, encoding="utf-8")
@@ -80,6 +82,10 @@ def fetch_labels(client: ControlClient, app: str) -> list[dict[str, Any]]:
     samples += client.labels(app=app, state="given", limit=_MAX_DETAILED)
     samples += client.labels(app=app, limit=_MAX_DETAILED)
     return list({(sample.get("team"), sample["id"]): sample for sample in samples}.values())
+
+
+def fetch_run(client: ControlClient, name: str) -> RunRecord:
+    return RunRecord.model_validate(client.server.get(build_path("runs", name)))
 
 
 def fetch_tracker_links(client: ControlClient, app: str, events: Sequence[Event]) -> TrackerLinks:

@@ -55,6 +55,12 @@ class DeviceClaim:
 
     grants: tuple[DeviceGrant, ...]
 
+    @property
+    def subject(self) -> str:
+        """Whose it is: ``run/calm-otter-417`` or ``service/digits``."""
+        kind = "service" if self.holder.startswith("services/") else "run"
+        return f"{kind}/{self.who.partition('/')[0]}"
+
 
 @cache
 def _build_adapter() -> TypeAdapter[tuple[DeviceClaim, ...]]:

@@ -22,10 +22,15 @@ def format_step_devices(tasks: Iterable[TaskRecord]) -> list[str]:
 
 def format_uses(devices: Iterable[tuple[str, Sequence[DeviceUse]]]) -> list[str]:
     """Return a line for each name that has GPUs."""
+    return [f"GPUs of {name}: {uses}" for name, uses in list_uses(devices)]
+
+
+def list_uses(devices: Iterable[tuple[str, Sequence[DeviceUse]]]) -> list[tuple[str, str]]:
+    """Return each name that has GPUs, with these on one line."""
     by_name: dict[str, list[DeviceUse]] = {}
     for name, uses in devices:
         by_name.setdefault(name, []).extend(uses)
-    return [f"GPUs of {name}: {describe_uses(uses)}" for name, uses in by_name.items() if uses]
+    return [(name, describe_uses(uses)) for name, uses in by_name.items() if uses]
 
 
 def describe_uses(devices: Iterable[DeviceUse]) -> str:
@@ -50,6 +55,7 @@ class DeviceState(NamedTuple):
     name: str
     """``GPU 0 NVIDIA H100 (80Gi), NUMA node 1``, or ``part 1g.10gb``."""
 
+    number: int
     is_part: bool
     used: str = ""
     """``2 GiB used``; empty: unknown, or said of its parts."""
@@ -76,13 +82,13 @@ def list_device_states(inventory: Inventory, claims: Sequence[DeviceClaim]) -> l
     states = []
     for device in inventory.devices:
         node = "" if device.numa_node is None else f", NUMA node {device.numa_node}"
-        whole = DeviceState(f"{describe_device(device)}{node}", is_part=False)
+        whole = DeviceState(f"{describe_device(device)}{node}", device.number, is_part=False)
         if device.fault or device.mig_enabled:
             states.append(whole._replace(note=f"failed: {device.fault}" if device.fault else "cut into parts"))
         else:
             states.append(_fill_state(whole, device, claims))
-        parts = device.mig_instances
-        states += [_fill_state(DeviceState(f"part {part.profile}", is_part=True), part, claims) for part in parts]
+        parts = [(DeviceState(f"part {it.profile}", device.number, is_part=True), it) for it in device.mig_instances]
+        states += [_fill_state(state, part, claims) for state, part in parts]
     return states
 
 

@@ -14,6 +14,7 @@ from scanflow.reports import sections
 from scanflow.reports.agent_lanes import draw_agent_lanes
 from scanflow.reports.outcome import DriftOutcome
 from scanflow.reports.report_data import LoopEvent, RequestCounts, ScoredAnswers, Version
+from scanflow.reports.run_devices import GrantedDevices
 from scanflow.reports.sections import POINTS, TEMPLATES, render_missing, render_part
 from scanflow.reports.tracker_links import TrackerLinks
 
@@ -38,6 +39,7 @@ def render_report(
     columns: Sequence[Mapping[str, Any]] = (),
     picked: Sequence[Mapping[str, Any]] = (),
     outcomes: Sequence[DriftOutcome] = (),
+    devices: Sequence[GrantedDevices] = (),
     facts: Mapping[str, str] | None = None,
     lead: str = "",
     links: TrackerLinks | None = None,
@@ -48,8 +50,8 @@ def render_report(
 
     ``counted`` is a sentence on which ``answers`` are known; ``columns`` are as ``drift.found`` has them, ``picked`` as
     the label queue has them. ``facts`` are shown first; without them, what can be counted is. ``lead`` is a sentence,
-    and ``links`` are where the tracker shows runs and versions. All times are those of ``zone``.
-    ``back`` is the address of the page that leads here.
+    ``links`` are where the tracker shows runs and versions, and ``devices`` the GPUs of runs, where they had some. All
+    times are those of ``zone``. ``back`` is the address of the page that leads here.
     """
     tracker = links or TrackerLinks()
     shown = dict(facts) if facts is not None else compute_totals(events, versions)
@@ -76,6 +78,7 @@ def render_report(
             "Model versions": [sections.render_versions(asked, answers, versions, tracker, zone), history],
             "Agent activity": [activity, render_events(events, zone)],
             "Outcome of each drift": drifts,
+            **({"GPUs of the runs": [sections.render_table(("run", "step", "GPUs"), devices)]} if devices else {}),
         }.items(),
     )
 

@@ -15,6 +15,7 @@ from fastapi import Depends, Request
 
 from scanflow.app.application import Application
 from scanflow.backends.agent_hosting import AgentBackend
+from scanflow.backends.device_claims import HomeDevices
 from scanflow.deployer.embedded import DEFAULT, EmbeddedDeployer
 from scanflow.errors import UnsupportedError
 from scanflow.files.secret_sources import get_secret_variable
@@ -60,6 +61,9 @@ class ServerContext:
     background_reads: BackgroundReads = field(init=False)
     """What pages read from MLflow."""
 
+    devices: HomeDevices = field(init=False)
+    """The GPUs of this machine, and who holds which."""
+
     started: float = 0.0
     url: str = ""
     _time_lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -69,6 +73,7 @@ class ServerContext:
 
     def __post_init__(self) -> None:
         self.background_reads = BackgroundReads(self.store_notifier.notify)
+        self.devices = HomeDevices(self.settings.home)
 
     @property
     def public_url(self) -> str:

@@ -12,11 +12,14 @@ import httpx2
 import pytest
 
 from scanflow.agent.agent_records import Event
+from scanflow.backends.run_records import DeviceUse, RunRecord, TaskRecord
 from scanflow.drift.promotion import decide
 from scanflow.drift.slices import Slice
 from scanflow.errors import NotFoundError, UnavailableError, UsageError
+from scanflow.names import StepName
 from scanflow.reports.event_report import report_page
 from scanflow.reports.loop_events import TYPES, count_answers
+from scanflow.testing.accelerators import GIB
 from scanflow.transport import ServerClient
 from scanflow_client import control_client
 from scanflow_client.control_client import ControlClient
@@ -37,11 +40,15 @@ def make_evaluation_event(id: int, model: str = "digits", *, app: str = "shop", 
 NOWHERE: dict[str, Any] = {"tracker": {"url": None, "ready": False}, "agents": []}
 
 
-def keeps(*events: Event, status: dict[str, Any] = NOWHERE) -> ControlClient:
+def keeps(*events: Event, status: dict[str, Any] = NOWHERE, run: RunRecord | None = None) -> ControlClient:
     """A server that lists these events as the real one does: after a number, of some types, so many at once."""
 
     def handle(request: httpx2.Request) -> httpx2.Response:
         asked = request.url.params
+        if "/runs/" in request.url.path:
+            found = run is not None and request.url.path.endswith(f"/runs/{run.name}")
+            document = run.model_dump(mode="json") if run is not None and found else {"status": 404, "title": "Gone"}
+            return httpx2.Response(200 if found else 404, json=document)
         if request.url.path.endswith("/labels"):
             return httpx2.Response(200, json=[])
         if request.url.path.endswith("/status"):
@@ -88,6 +95,23 @@ def test_runs_and_versions_are_linked_where_the_tracker_has_pages(
         status = {"tracker": elsewhere, "agents": agents}
         assert "<a " not in write_report(keeps(*events, status=status), None, tmp_path).read_text()
     assert len(asked) == 1
+
+
+def test_the_gpus_that_a_run_had_are_named_and_nothing_is_said_of_runs_without(tmp_path: Path) -> None:
+    use = DeviceUse(number=0, uuid="a", name="NVIDIA H100", sharing="exclusive", memory_bytes=80 * GIB)
+    names = ("prepare", "train.0", "train.1")
+    devices = ((), (use,), (use.model_copy(update={"number": 1}),))
+    tasks = [
+        TaskRecord(task=StepName(name), step=name.partition(".")[0], state="succeeded", devices=own)
+        for name, own in zip(names, devices, strict=True)
+    ]
+    about: Any = {"name": "a-b-1", "app": "shop", "team": "data", "workflow": "w", "state": "succeeded", "created": 1.0}
+    events = [make_evaluation_event(1), make_event(2, "drift.found", run="deleted")]
+    page = write_report(keeps(*events, run=RunRecord(**about, tasks=tasks)), None, tmp_path).read_text()
+    shown = re.sub(r"<[^>]*>", "|", page[page.index("GPUs of the runs") :])
+    assert "|a-b-1||train||GPU 0 NVIDIA H100, 80 GiB; GPU 1 NVIDIA H100, 80 GiB|" in shown
+    assert "prepare" not in shown
+    assert "GPU" not in write_report(keeps(*events, run=RunRecord(**about)), None, tmp_path).read_text()
 
 
 def test_a_history_longer_than_one_answer_is_wholly_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from scanflow_server.arbiter.started_runs import refresh_started_runs
 from scanflow_server.arbiter.why import format_reason, format_request
 from scanflow_server.control.agent_controller import describe_agent
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageRequest, PageView
+from scanflow_server.dashboard.device_table import build_device_table
 from scanflow_server.dashboard.page_cells import FIRST_RUN, CellRow, CellTable, LinkCell, Moment, StateCell
 from scanflow_server.dashboard.subject_links import build_action_address, build_agent_address, link_models
 from scanflow_server.response_masking import build_text_mask
@@ -55,6 +56,7 @@ def load(request: PageRequest) -> PageView:
         running=build_run_table(sorted(runs, key=lambda run: run.state != "running")),
         services=CellTable.make(map(_build_service_row, services), "No service yet.", "scanflow demo --keep"),
         agents=CellTable.make(map(_build_agent_row, agents), "No agent yet.", "scanflow demo --keep"),
+        devices=build_device_table(request),
         today=build_action_table(select_agents_actions(actions, since=today)),
         reports=[name for name in reports if app in {None, name}],
         choices={name: values for name, values in choices.items() if len(values) > 1},

@@ -12,6 +12,7 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from scanflow.app.quantities import format_bytes, format_cores, format_count, format_duration
+from scanflow.backends.device_text import describe_uses
 from scanflow.drawing import svg
 from scanflow.placement.cpulist import format_cpus
 from scanflow.text.markup import Templates
@@ -107,6 +108,7 @@ _PAGES = Templates(
     byte_size=format_bytes,
     cell_kind=page_cells.classify_cell,
     cell_text=page_cells.format_cell,
+    device_uses=describe_uses,
     duration=format_duration,
     filled_columns=page_cells.list_filled_columns,
     cores=format_cores,

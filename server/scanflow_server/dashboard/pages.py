@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import MutableMapping
-from datetime import tzinfo
 from functools import partial
 from math import inf
 from typing import Any, Final
@@ -25,8 +24,7 @@ from starlette.routing import Route
 from scanflow.errors import ForbiddenError, NotFoundError, ScanflowError
 from scanflow.http.problems import build_problem
 from scanflow.http.security import App, Receive, RequestGuard, Scope, Send, is_loopback_host, parse_host_name
-from scanflow.reports.event_report import report_page
-from scanflow.reports.loop_events import TYPES
+from scanflow_server.application_report import render_application_report
 from scanflow_server.arbiter.arbiter_engine import ArbiterEngine
 from scanflow_server.audit import BY_CODE, CALLBACK, WHAT
 from scanflow_server.bodies import check_text
@@ -57,7 +55,6 @@ from scanflow_server.dashboard.sign_in_pages import SignInPages
 from scanflow_server.page_sessions import NoSessionError, Sessions, read_session
 from scanflow_server.request_shares import SharedRequests
 from scanflow_server.server_context import ServerContext
-from scanflow_server.store import event_store, label_store
 from scanflow_server.stream_limits import LimitedStream
 from scanflow_server.streams import make_events_response
 from scanflow_server.token_roles import TokenHolder
@@ -97,14 +94,6 @@ _OTHER_PATHS: Final = {"/api", "/healthz", "/readyz", "/metrics"}
 """What a browser may open, too, and gets as programs do."""
 
 _STYLES: Final = re.compile(r"<style>(.*?)</style>", re.DOTALL)
-_MAX_EVENTS: Final = 1_000
-"""The newest events of an application that its report is made of."""
-
-MAX_LABELS: Final = 2_000
-MAX_DETAILS: Final = 300
-"""The newest labels of the detections among them; and those whose rows and pictures are read, of which a report shows
-those of the last detection."""
-
 _STRICT: Final = (b"strict-transport-security", b"max-age=31536000")
 _KEEP: Final = {"cache-control": "public, max-age=31536000, immutable", "x-content-type-options": "nosniff"}
 
@@ -230,21 +219,10 @@ class Pages:
     async def _report(self, request: Request) -> Response:
         caller, app = await self._authenticate(request), str(request.path_params["app"])
         check_text(app)
-        page = await run_in_threadpool(self._render_report, app, caller, read_zone(request.cookies))
+        zone = read_zone(request.cookies)
+        page = await run_in_threadpool(render_application_report, self._context, caller, app, zone)
         # Its drawings have their own style sheets. All else is escaped, so no other style sheet can be among these.
         return make_page_response(page, headers=page_html.make_headers(*dict.fromkeys(_STYLES.findall(page))))
-
-    def _render_report(self, app: str, caller: TokenHolder, zone: tzinfo) -> str:
-        with self._context.store.read() as connection:
-            shown_events = event_store.list_newest(connection, type=TYPES, app=app, team=caller.team, limit=_MAX_EVENTS)
-            runs = {str(event.data.get("run")) for event in shown_events if event.type == "drift.found"}
-            about: Any = {"app": app, "own": caller.team, "state": "given", "runs": runs}
-            labels = label_store.list_labels(connection, **about, details=True, limit=MAX_DETAILS)
-            labels += label_store.list_labels(connection, **about, limit=MAX_LABELS, offset=MAX_DETAILS)
-        if not shown_events:
-            raise NotFoundError(f"No agent of {app!r} has reported anything yet.")
-        details = [label.model_dump(mode="json") for label in labels]
-        return report_page(app, shown_events, details, zone=zone, back=f"/applications/{app}")
 
     async def _explain_absence(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not _is_of_browser(scope):

@@ -12,6 +12,7 @@ from markupsafe import Markup
 from scanflow.app.parameter_texts import parse_parameter_lines
 from scanflow.app.parameters import refuse_mask
 from scanflow.app.quantities import format_duration
+from scanflow.backends.device_text import describe_uses
 from scanflow.backends.run_drawing import draw_run
 from scanflow.backends.run_records import RunRecord, RunState, TaskRecord
 from scanflow.deployer import RunRequest
@@ -130,6 +131,8 @@ def _build_task_row(task: TaskRecord, address: str) -> CellRow:
         "attempts": task.attempts or None,
         "took": None if task.seconds is None else format_duration(task.seconds),
         "started": None if task.began is None else Moment(task.began),
+        "waits for": task.waits_for,
+        "GPUs": describe_uses(task.devices),
         "failure": None if task.failure is None else task.failure.cause or task.failure.summary,
     }
 

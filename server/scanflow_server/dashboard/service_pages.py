@@ -25,6 +25,7 @@ from scanflow.text.printable import make_log_printable
 from scanflow_server import service_predictions
 from scanflow_server.bodies import Operation
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
+from scanflow_server.dashboard.device_table import build_device_table
 from scanflow_server.dashboard.overview_page import build_action_table, list_actions, list_events, list_services
 from scanflow_server.dashboard.page_cells import CellRow, CellTable, LinkCell, StateCell, format_latency
 from scanflow_server.dashboard.page_html import render
@@ -87,6 +88,7 @@ def load_service(request: PageRequest) -> PageView:
         operation=_find_operation(request, actions),
         graph=_plan_graph_drawing(request, record),
         machine=_plan_machine_drawing(request, record),
+        devices=build_device_table(request) if any(instance.devices for instance in record.instances) else None,
         load=_plan_load_drawing(request, record, actions, events),
         changes=build_action_table(actions, [event for event in events if event.type == RESTARTED][-_MAX_CHANGES:]),
         affinities=_AFFINITIES,

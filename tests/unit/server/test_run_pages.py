@@ -16,9 +16,10 @@ from scanflow.app.executor import Executor
 from scanflow.app.workflow import Workflow
 from scanflow.backends.journal import Journal
 from scanflow.backends.local.layout import Home
-from scanflow.backends.run_records import RunRecord, RunState, TaskRecord
+from scanflow.backends.run_records import DeviceUse, RunRecord, RunState, TaskRecord
 from scanflow.deployer import RunRequest, masked_deployer
 from scanflow.names import RunName, StepName
+from scanflow.testing.accelerators import GIB
 from scanflow_server.dashboard import run_pages, task_view
 from scanflow_server.dashboard.live_pages import GROWING_PAUSE_S, LOOK_S, RenderPace
 from scanflow_server.dashboard.overview_page import list_failures
@@ -294,6 +295,27 @@ def test_one_task_of_a_fan_out_or_all_of_them_are_run_again(
     with browsing(api) as ada:
         texts = ada.read(f"/runs/{run.name}").texts
         assert {"fit: all of its tasks", "fit.3: this task alone"} <= texts
+
+
+def test_a_task_shows_the_gpus_that_it_had_and_one_that_waits_for_one_says_so(
+    api: Api, drive: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, why = drive(), "a GPU: GPU 0 is granted to otter/train"
+    with browsing(api) as ada:
+        assert "GPU" not in ada.get(f"/runs/{run.name}")
+        use = DeviceUse(
+            number=0, uuid="a", name="NVIDIA H100", sharing="mps", share=0.5, memory_bytes=40 * GIB,
+            peak_bytes=3 * GIB, others=("other 1 (1Gi)",),
+        )  # fmt: skip
+        waiting = TaskRecord(task=StepName("later"), step="later", state="pending", waits_for=why)
+        tasks = (*(task.model_copy(update={"devices": (use,)}) for task in run.tasks), waiting)
+        reader = RunReader(api.context, run.model_copy(update={"tasks": tasks}))
+        monkeypatch.setattr(run_pages, "open_run", lambda _request: reader)
+        text = ada.get(f"/runs/{run.name}")
+        shown = "GPU 0 NVIDIA H100, 0.5 of it by mps, used 3 GiB of 40 GiB, beside other 1 (1Gi)"
+        assert text.count(shown) == 2, "of the task that is shown, and in the table of all"
+        assert f'<td data-label="waits for">{why}</td>' in text
+        assert f"waits for {why}</p>" in ada.get(f"/runs/{run.name}?task=later")
 
 
 def test_two_runs_are_compared_side_by_side(api: Api, drive: Callable[..., RunRecord]) -> None:

@@ -16,8 +16,8 @@ import pytest
 
 from scanflow.agent.agent_records import JSON, Sample
 from scanflow.drift.thumbnail import encode_thumbnail
+from scanflow_server import application_report
 from scanflow_server.arbiter.engine_assembly import build_engine
-from scanflow_server.dashboard import pages
 from scanflow_server.dashboard.page_cells import FIRST_RUN
 from scanflow_server.dashboard.pages import Pages
 from scanflow_server.page_sessions import Sessions
@@ -154,8 +154,8 @@ def test_a_report_reads_the_labels_of_the_drifts_that_it_shows(
         for at, run in enumerate(["first", "second", "third"]):
             label_store.enqueue(connection, "mnist", [LabelCandidate(id=run, run=run)], at=1.0)
             label_store.Labeller("ada", app="mnist").assign(connection, run, 7, at=2.0 + at)
-    monkeypatch.setattr(pages, "MAX_DETAILS", 1)
-    monkeypatch.setattr(pages, "MAX_LABELS", 1)
+    monkeypatch.setattr(application_report, "MAX_DETAILS", 1)
+    monkeypatch.setattr(application_report, "MAX_LABELS", 1)
     assert "1 points, 0 of them for evaluation, by ada" in ada.get("/reports/mnist").text
 
 
