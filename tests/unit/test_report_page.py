@@ -101,10 +101,10 @@ def test_the_gpus_that_a_run_had_are_named_and_nothing_is_said_of_runs_without(t
     use = DeviceUse(number=0, uuid="a", name="NVIDIA H100", sharing="exclusive", memory_bytes=80 * GIB)
     names = ("prepare", "train.0", "train.1")
     devices = ((), (use,), (use.model_copy(update={"number": 1}),))
-    tasks = [
+    tasks = tuple(
         TaskRecord(task=StepName(name), step=name.partition(".")[0], state="succeeded", devices=own)
         for name, own in zip(names, devices, strict=True)
-    ]
+    )
     about: Any = {"name": "a-b-1", "app": "shop", "team": "data", "workflow": "w", "state": "succeeded", "created": 1.0}
     events = [make_evaluation_event(1), make_event(2, "drift.found", run="deleted")]
     page = write_report(keeps(*events, run=RunRecord(**about, tasks=tasks)), None, tmp_path).read_text()

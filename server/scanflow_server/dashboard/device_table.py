@@ -20,7 +20,7 @@ def build_device_table(request: PageRequest) -> CellTable | None:
 
 
 def _build_device_row(state: DeviceState) -> CellRow:
-    links = [LinkCell(text, find_address(claim.subject, "") if claim.holder else "") for text, claim in state.holders]
+    links = [LinkCell(text, (claim.holder and find_address(claim.subject, "")) or "") for text, claim in state.holders]
     return {
         "GPU": f"GPU {state.number} {state.name}" if state.is_part else state.name,
         "memory": state.used,

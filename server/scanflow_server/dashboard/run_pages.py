@@ -21,6 +21,7 @@ from scanflow.reports.run_timeline import draw_run_timeline
 from scanflow.text.times import round_up_now
 from scanflow_server import run_requests
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
+from scanflow_server.dashboard.device_table import build_device_table
 from scanflow_server.dashboard.overview_page import build_run_table
 from scanflow_server.dashboard.page_cells import CellRow, CellTable, LinkCell, Moment, StateCell
 from scanflow_server.dashboard.page_windows import WINDOW, TableWindow, read_choice
@@ -66,6 +67,7 @@ def load_run(request: PageRequest) -> PageView:
     failed = [task for task in run.tasks if task.state == "failed"]
     tasks = sorted((task for task in run.tasks if state in {None, task.state}), key=_rank_task)
     task = reader.choose_task(request.query.get("task", ""))
+    is_on_devices = run.state == "running" and any(task.devices or task.waits_for for task in run.tasks)
     return PageView(
         title=f"Run {run.name}",
         command=f"scanflow show {run.name}",
@@ -85,6 +87,7 @@ def load_run(request: PageRequest) -> PageView:
             ),
             **window.list_neighbours(len(tasks) - window.start),
             "parameters": _build_parameter_table(reader),
+            "devices": build_device_table(request) if is_on_devices else None,
             "steps": reader.steps,
         },
     )

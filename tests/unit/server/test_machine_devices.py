@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from scanflow.accelerators.accelerator_port import DeviceProcess
 from scanflow.backends.device_claims import HomeDevices
+from scanflow.backends.run_records import RunRecord, TaskRecord
+from scanflow.names import StepName
 from scanflow.placement.device_grants import DeviceDemand
 from scanflow.testing.accelerators import GIB, FakeAccelerators, make_gpu, make_mig_gpu
+from scanflow_server.dashboard import run_pages
+from scanflow_server.run_reader import RunReader
 from scanflow_server.server_context import ServerContext
 from tests.page_reader import PageReader
 from tests.unit.server.page_browser import browsing
@@ -67,6 +73,22 @@ def test_a_service_shows_the_gpus_of_its_instances_and_of_the_machine(
         assert f'<td data-label="GPUs">{use}</td>' in text
         assert HEADING in text
         assert "python 4711 (2Gi)" in text
+
+
+def test_a_run_shows_the_gpus_of_the_machine_while_it_has_or_awaits_one(
+    api: Api, context: ServerContext, machine: FakeAccelerators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    about: Any = {"name": "fox", "app": "shop", "team": "data", "workflow": "w", "created": 1.0}
+    waiting = TaskRecord(task=StepName("fit"), step="fit", state="pending", waits_for="a GPU: GPU 0 is granted to x/1")
+    with browsing(api, "vic", "viewer", "data") as vic:
+        for state, tasks, is_shown in (
+            ("running", (waiting,), True),
+            ("running", (waiting.model_copy(update={"waits_for": None}),), False),
+            ("stopped", (waiting,), False),
+        ):
+            reader = RunReader(context, RunRecord(**about, state=state, tasks=tasks))
+            monkeypatch.setattr(run_pages, "open_run", lambda _request, reader=reader: reader)
+            assert (HEADING in vic.get("/runs/fox")) == is_shown, (state, tasks)
 
 
 def test_where_there_is_no_gpu_nothing_is_said_of_any(
