@@ -14,7 +14,7 @@ from scanflow.reports import sections
 from scanflow.reports.agent_lanes import draw_agent_lanes
 from scanflow.reports.outcome import DriftOutcome
 from scanflow.reports.report_data import LoopEvent, RequestCounts, ScoredAnswers, Version
-from scanflow.reports.run_devices import GrantedDevices
+from scanflow.reports.run_devices import NamedDevices
 from scanflow.reports.sections import POINTS, TEMPLATES, render_missing, render_part
 from scanflow.reports.tracker_links import TrackerLinks
 
@@ -39,7 +39,7 @@ def render_report(
     columns: Sequence[Mapping[str, Any]] = (),
     picked: Sequence[Mapping[str, Any]] = (),
     outcomes: Sequence[DriftOutcome] = (),
-    devices: Sequence[GrantedDevices] = (),
+    devices: Sequence[NamedDevices] = (),
     facts: Mapping[str, str] | None = None,
     lead: str = "",
     links: TrackerLinks | None = None,

@@ -16,7 +16,7 @@ MAX_RUNS: Final = 50
 """The newest runs whose records are read."""
 
 
-class GrantedDevices(NamedTuple):
+class NamedDevices(NamedTuple):
     """What a step of a run had."""
 
     run: str
@@ -24,16 +24,16 @@ class GrantedDevices(NamedTuple):
     devices: str
 
 
-def list_run_devices(events: Sequence[Event], get_run: Callable[[str], RunRecord]) -> list[GrantedDevices]:
+def list_run_devices(events: Sequence[Event], get_run: Callable[[str], RunRecord]) -> list[NamedDevices]:
     """Return what the steps of the newest runs that events name had of GPUs, the newest run first.
 
     ``get_run``: returns a run with its tasks; UsageError: there is none, or none can have that name.
     """
     names = dict.fromkeys(str(event.data["run"]) for event in reversed(events) if event.data.get("run"))
-    return [granted for name in islice(names, MAX_RUNS) for granted in _iterate_steps(name, get_run)]
+    return [step for name in islice(names, MAX_RUNS) for step in _iterate_steps(name, get_run)]
 
 
-def _iterate_steps(name: str, get_run: Callable[[str], RunRecord]) -> Iterator[GrantedDevices]:
+def _iterate_steps(name: str, get_run: Callable[[str], RunRecord]) -> Iterator[NamedDevices]:
     with suppress(UsageError):  # it was deleted, or is no run: anybody may tell the server of events
         tasks = get_run(name).tasks
-        yield from (GrantedDevices(name, *uses) for uses in list_uses((task.step, task.devices) for task in tasks))
+        yield from (NamedDevices(name, *uses) for uses in list_uses((task.step, task.devices) for task in tasks))

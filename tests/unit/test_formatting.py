@@ -96,9 +96,9 @@ def test_why_a_cached_step_ran_is_said_in_its_line_and_below_the_table() -> None
 
 
 def test_what_a_step_waits_for_is_said_below_the_table() -> None:
-    waiting = task("train", "pending", waits_for="a GPU: GPU 0 is granted to first/1", attempts=0, seconds=None)
+    waiting = task("train", "pending", waits_for="a GPU: it is taken", attempts=0, seconds=None)
     shown = render_screen(*run_text.format_run(run("running", task("clean"), waiting)))
-    assert "  … train waits for a GPU: GPU 0 is granted to first/1\n" in shown
+    assert "  … train waits for a GPU: it is taken\n" in shown
 
 
 def render(activity: RenderableType) -> str:

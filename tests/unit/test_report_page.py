@@ -46,9 +46,9 @@ def keeps(*events: Event, status: dict[str, Any] = NOWHERE, run: RunRecord | Non
     def handle(request: httpx2.Request) -> httpx2.Response:
         asked = request.url.params
         if "/runs/" in request.url.path:
-            found = run is not None and request.url.path.endswith(f"/runs/{run.name}")
-            document = run.model_dump(mode="json") if run is not None and found else {"status": 404, "title": "Gone"}
-            return httpx2.Response(200 if found else 404, json=document)
+            if run is None or not request.url.path.endswith(f"/runs/{run.name}"):
+                return httpx2.Response(404)
+            return httpx2.Response(200, json=run.model_dump(mode="json"))
         if request.url.path.endswith("/labels"):
             return httpx2.Response(200, json=[])
         if request.url.path.endswith("/status"):

@@ -8,7 +8,7 @@ import pytest
 
 from scanflow.accelerators.accelerator_port import DeviceProcess
 from scanflow.backends.device_claims import HomeDevices
-from scanflow.backends.run_records import RunRecord, TaskRecord
+from scanflow.backends.run_records import RunRecord, RunState, TaskRecord
 from scanflow.names import StepName
 from scanflow.placement.device_grants import DeviceDemand
 from scanflow.testing.accelerators import GIB, FakeAccelerators, make_gpu, make_mig_gpu
@@ -81,11 +81,12 @@ def test_a_run_shows_the_gpus_of_the_machine_while_it_has_or_awaits_one(
     about: Any = {"name": "fox", "app": "shop", "team": "data", "workflow": "w", "created": 1.0}
     waiting = TaskRecord(task=StepName("fit"), step="fit", state="pending", waits_for="a GPU: GPU 0 is granted to x/1")
     with browsing(api, "vic", "viewer", "data") as vic:
-        for state, tasks, is_shown in (
+        cases: list[tuple[RunState, tuple[TaskRecord, ...], bool]] = [
             ("running", (waiting,), True),
             ("running", (waiting.model_copy(update={"waits_for": None}),), False),
             ("stopped", (waiting,), False),
-        ):
+        ]
+        for state, tasks, is_shown in cases:
             reader = RunReader(context, RunRecord(**about, state=state, tasks=tasks))
             monkeypatch.setattr(run_pages, "open_run", lambda _request, reader=reader: reader)
             assert (HEADING in vic.get("/runs/fox")) == is_shown, (state, tasks)

@@ -293,13 +293,13 @@ class RunEngine:
     def _take_devices(self, task: _Task) -> bool:
         folder = self._folder.get_attempt_folder(task.name, task.attempt + 1)
         why, step = self._waiting.take(task, task.node, task.name, folder), task.node.name
-        first, known = self._shown_waits.get(step, (task.name, ""))
+        first, last_why = self._shown_waits.get(step, (task.name, ""))
         if not why:
             if first == task.name:
                 self._shown_waits.pop(step, None)
             return True
         self._budget.release(task.share)
-        if first == task.name and why != known:
+        if first == task.name and why != last_why:
             self._shown_waits[step] = first, why
             waiting = TaskRecord(task=first, step=step, state="pending", attempts=task.attempt)
             self._journal.set_task(self._run, waiting.model_copy(update={"waits_for": f"a GPU: {why}"}))
