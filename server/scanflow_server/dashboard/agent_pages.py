@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from pydantic import ValidationError
-
-from scanflow.agent.agent_records import AgentView, Event, Sample, SensorReport, StrategyLimits
+from scanflow.agent.agent_records import AgentView, Sample, SensorReport, StrategyLimits
 from scanflow.agent.formatting import describe_entry
+from scanflow.agent.sample_events import parse_samples
 from scanflow.agent.strategy_limits import format_calls
 from scanflow.agent.trigger_text import format_trigger
 from scanflow.app.quantities import format_duration
@@ -77,7 +75,7 @@ def load_agent(request: PageRequest) -> PageView:
     actions = list_actions(request, app=row.app, team=row.team, agent=row.name, limit=_MAX_ACTIONS)
     about: Any = {"app": row.app, "team": row.team, "subject": f"agent/{row.name}"}
     happened = list_events(request, type=["sample"], limit=MAX_EVENTS, **about)
-    samples = list(_parse_samples(row.name, happened))
+    samples = list(parse_samples(row.name, happened))
     journal, no_journal = list[dict[str, Any]](), ""
     try:
         journal = _read_journal(request, row, before=_MAX_NUMBER if before is None else before)
@@ -116,13 +114,6 @@ def _read_journal(request: PageRequest, row: AgentRow, *, before: int) -> list[d
     with request.context.store.read() as connection:
         masked: list[dict[str, Any]] = load_masker(connection, row.app, row.team).mask(entries)
     return masked[::-1]
-
-
-def _parse_samples(agent: str, happened: Iterable[Event]) -> Iterable[Sample]:
-    for event in happened:
-        fields = {name: event.data.get(name) for name in ("sensor", "cause", "value", "error")}
-        with suppress(ValidationError):  # somebody else's event of that name
-            yield Sample.model_validate({**fields, "id": event.data.get("sample"), "agent": agent, "at": event.at})
 
 
 def _build_sensor_table(sensors: Sequence[SensorReport], samples: Sequence[Sample]) -> CellTable:
