@@ -84,9 +84,15 @@ def _format_device(device: Device) -> list[str]:
     memory = f"{device.memory_bytes or 0} {device.memory_used_bytes or 0}"
     return [
         f"gpu {device.uuid} {memory} {bus} {int(device.mig_enabled)} {fault} {device.name}",
+        *([] if device.busy_share is None else [_format_load(device)]),
         *map(_format_process, device.processes),
         *(line for part in device.mig_instances for line in _format_part(device, part)),
     ]
+
+
+def _format_load(device: Device) -> str:
+    numbers = 100 * (device.busy_share or 0), 1000 * (device.power_w or 0), 1000 * (device.energy_j or 0)
+    return f"load {' '.join(str(round(number)) for number in numbers)}"
 
 
 def _format_part(device: Device, part: MigInstance) -> list[str]:

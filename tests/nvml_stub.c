@@ -3,6 +3,7 @@
    driver VERSION
    gpu UUID TOTAL USED BUS MIG FAULT NAME...      FAULT: an nvmlReturn_t that its functions return; 0: none
    part UUID TOTAL USED NAME...                   a MIG instance of the last gpu
+   load BUSY POWER ENERGY                         of the last gpu: percent, mW, mJ; not there: it does not say
    process PID BYTES                              on the last gpu or part; BYTES of -1: not available
 */
 #include <stdio.h>
@@ -14,7 +15,9 @@ typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, c
 typedef struct {
     char uuid[80], bus[32], name[96];
     unsigned long long total, used;
-    int mig, fault, parent, processes;
+    int mig, fault, parent, processes, has_load;
+    unsigned busy, power;
+    unsigned long long energy;
     Process process[MAX];
 } Entry;
 static Entry entries[MAX];
@@ -35,6 +38,10 @@ static int load(void) {
         if (sscanf(line, "process %u %lld", &pid, &bytes) == 2 && n_entries) {
             Entry *last = &entries[n_entries - 1];
             last->process[last->processes++] = (Process){pid, (unsigned long long)bytes, 0, 0};
+            continue;
+        }
+        if (n_entries && sscanf(line, "load %u %u %llu", &entry[-1].busy, &entry[-1].power, &entry[-1].energy) == 3) {
+            entry[-1].has_load = 1;
             continue;
         }
         memset(entry, 0, sizeof *entry);
@@ -94,6 +101,10 @@ int nvmlDeviceGetMemoryInfo(void *handle, unsigned long long *memory) {
     memory[0] = entry->total, memory[1] = entry->total - entry->used, memory[2] = entry->used;
     return OK;
 }
+#define LOAD(handle) ENTRY(handle); if (!entry->has_load) return UNSUPPORTED
+int nvmlDeviceGetUtilizationRates(void *handle, unsigned *rates) { LOAD(handle); rates[0] = entry->busy; rates[1] = 0; return OK; }
+int nvmlDeviceGetPowerUsage(void *handle, unsigned *power) { LOAD(handle); *power = entry->power; return OK; }
+int nvmlDeviceGetTotalEnergyConsumption(void *handle, unsigned long long *energy) { LOAD(handle); *energy = entry->energy; return OK; }
 int nvmlDeviceGetPciInfo_v3(void *handle, char *info) {
     ENTRY(handle);
     memset(info, 0, 68);

@@ -53,6 +53,13 @@ class Device:
     numa_node: int | None = None
     """The NUMA node of the cores that are near it; None: unknown, or the machine has one."""
 
+    busy_share: float | None = None
+    """The share of the last moment in which it computed, 0 to 1; None: it does not say, as one that is cut."""
+
+    power_w: float | None = None
+    energy_j: float | None = None
+    """What it took since its driver was loaded, which only grows."""
+
     fault: str = ""
     """Why it cannot be used, in the driver's words."""
 

@@ -102,6 +102,9 @@ class NvmlAccelerators:
                 mig_enabled=bool(mode),
                 mig_instances=self._read_mig_instances(nvml, handle) if mode else (),
                 numa_node=self._read_numa_node(nvml, handle),
+                busy_share=_read_scaled(nvml, lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu, 100),
+                power_w=_read_scaled(nvml, lambda: nvml.nvmlDeviceGetPowerUsage(handle), 1000),
+                energy_j=_read_scaled(nvml, lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle), 1000),
             )
         except nvml.NVMLError as error:
             return Device(number=number, uuid=uuid, name=name, fault=str(error))
@@ -152,6 +155,12 @@ class NvmlAccelerators:
 def _read_memory(nvml: Any, handle: Any) -> tuple[int | None, int | None]:
     memory = _try(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
     return (None, None) if memory is None else (int(memory.total), int(memory.used))
+
+
+def _read_scaled(nvml: Any, read: Callable[[], int], parts: int) -> float | None:
+    """Return a number of which NVML gives ``parts`` to one: percents, milliwatts, millijoules."""
+    number = _try(nvml, read)
+    return None if number is None else number / parts
 
 
 def _try(nvml: Any, read: Callable[[], _T]) -> _T | None:

@@ -58,7 +58,7 @@ class DeviceState(NamedTuple):
     number: int
     is_part: bool
     used: str = ""
-    """``2 GiB used``; empty: unknown, or said of its parts."""
+    """``2 GiB used, 93% busy, 412 W``; empty: unknown, or said of its parts."""
 
     holders: Sequence[tuple[str, DeviceClaim]] = ()
     """To whom it is granted, each as text and with its claim: ``calm-otter-417/train (0.5 of it)``."""
@@ -86,16 +86,23 @@ def list_device_states(inventory: Inventory, claims: Sequence[DeviceClaim]) -> l
         if device.fault or device.mig_enabled:
             states.append(whole._replace(note=f"failed: {device.fault}" if device.fault else "cut into parts"))
         else:
-            states.append(_fill_state(whole, device, claims))
+            states.append(_fill_state(whole, device, claims, _describe_load(device)))
         parts = [(DeviceState(f"part {it.profile}", device.number, is_part=True), it) for it in device.mig_instances]
         states += [_fill_state(state, part, claims) for state, part in parts]
     return states
 
 
-def _fill_state(state: DeviceState, device: Device | MigInstance, claims: Sequence[DeviceClaim]) -> DeviceState:
+def _describe_load(device: Device) -> list[str]:
+    busy = [] if device.busy_share is None else [f"{device.busy_share:.0%} busy"]
+    return [*busy, *([] if device.power_w is None else [f"{device.power_w:.0f} W"])]
+
+
+def _fill_state(
+    state: DeviceState, device: Device | MigInstance, claims: Sequence[DeviceClaim], load: Sequence[str] = ()
+) -> DeviceState:
     from scanflow.placement.device_grants import describe_process
 
-    used = "" if device.memory_used_bytes is None else f"{format_bytes(device.memory_used_bytes)} used"
+    used = [] if device.memory_used_bytes is None else [f"{format_bytes(device.memory_used_bytes)} used"]
     holders = [
         (claim.who + (f" ({grant.share:g} of it)" if grant.share < 1 else ""), claim)
         for claim in claims
@@ -104,7 +111,10 @@ def _fill_state(state: DeviceState, device: Device | MigInstance, claims: Sequen
     ]
     note = "" if holders else "granted to nobody" if device.processes else "free"
     return state._replace(
-        used=used, holders=holders, note=note, processes=", ".join(map(describe_process, device.processes))
+        used=", ".join([*used, *load]),
+        holders=holders,
+        note=note,
+        processes=", ".join(map(describe_process, device.processes)),
     )
 
 

@@ -96,6 +96,14 @@ class AcceleratorsContract:
         assert [bool(device.fault) for device in read] == [True, False]
         assert read[0].uuid == devices[0].uuid
 
+    def test_how_busy_a_device_is_and_what_it_takes_is_read_where_it_says(self, machine: Machine) -> None:
+        devices = (make_gpu(0, busy_share=0.93, power_w=412.5, energy_j=1.5e6), make_gpu(1))
+        read = machine(Inventory(devices=devices, driver="580.0")).read().devices
+        assert [(device.busy_share, device.power_w, device.energy_j) for device in read] == [
+            (0.93, 412.5, 1.5e6),
+            (None, None, None),
+        ]
+
     def test_memory_that_is_unknown_is_none(self, machine: Machine) -> None:
         device = make_gpu(0, memory_bytes=None, memory_used_bytes=None)
         (read,) = machine(Inventory(devices=(device,), driver="580.0")).read().devices

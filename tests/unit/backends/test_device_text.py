@@ -35,12 +35,13 @@ def test_a_wide_fan_out_shows_some_of_its_gpus() -> None:
 
 def test_a_machine_shows_how_full_its_gpus_are_and_by_whom() -> None:
     process = DeviceProcess(pid=4711, memory_bytes=2 * GIB, name="py")
-    busy = make_gpu(0, memory_used_bytes=2 * GIB, processes=(process,), numa_node=1)
+    load = "2 GiB used, 93% busy, 412 W"
+    busy = make_gpu(0, memory_used_bytes=2 * GIB, processes=(process,), numa_node=1, busy_share=0.93, power_w=412.5)
     devices = (busy, make_gpu(1), make_mig_gpu(2, "1g.10gb", 1), make_gpu(3, fault="GPU is lost"))
     grant = DeviceGrant(uuid=busy.uuid, device=busy.uuid, number=0, sharing="mps", share=0.5)
     claim = DeviceClaim(holder="a", who="otter/train", pid=1, birth="1", grants=(grant,))
     assert format_machine_devices(Inventory(devices=devices), [claim]) == [
-        "GPU 0 NVIDIA H100 (80Gi), NUMA node 1: 2 GiB used; granted to otter/train (0.5 of it); on it: py 4711 (2Gi)",
+        f"GPU 0 NVIDIA H100 (80Gi), NUMA node 1: {load}; granted to otter/train (0.5 of it); on it: py 4711 (2Gi)",
         "GPU 1 NVIDIA H100 (80Gi): 0 B used; free",
         "GPU 2 NVIDIA H100 (80Gi): cut into parts",
         "  part 1g.10gb: 0 B used; free",
