@@ -86,6 +86,15 @@ class LoadReport:
     spec: LoadSpec
     result: LoadResult
     interrupted: bool = False
+    energy_j: float | None = None
+    """What the service's own GPUs took meanwhile; None: it has none, or they do not count."""
+
+    @property
+    def energy_j_per_1000(self) -> float | None:
+        """The energy of a thousand samples; None: unknown, or none was predicted."""
+        metrics = self.result.metrics()
+        samples = (metrics.requests - metrics.failed) * self.spec.rows
+        return None if self.energy_j is None or not samples else 1000 * self.energy_j / samples
 
     @property
     def target_rate(self) -> float | None:
@@ -121,6 +130,8 @@ class LoadReport:
             "rate": self.rate,
             "rows": self.spec.rows,
             "samples_rate": self.rate * self.spec.rows,
+            "energy_j": self.energy_j,
+            "energy_j_per_1000": self.energy_j_per_1000,
             "reasons": dict(self.result.reasons),
             "reconnects": self.result.reconnects,
             "interrupted": self.interrupted,
@@ -146,6 +157,10 @@ def format_load(report: LoadReport, *, bound_s: float | None = None) -> Screen:
         f"{sent} over {format_count(report.spec.connections, f'{report.spec.protocol} connection')}: {failed}.{ended}",
         Table(list(columns), [list(columns.values())]),
     ]
+    if report.energy_j_per_1000 is not None:
+        screen.append(
+            f"Its GPUs took {report.energy_j:,.0f} J: {report.energy_j_per_1000:.3g} J for 1,000 predictions."
+        )
     screen += [f"  {count:,} × {reason}" for reason, count in sorted(result.reasons.items(), key=lambda item: -item[1])]
     if result.mlperf is not None and report.spec.mlperf is not None:
         screen += _format_mlperf(report.spec.mlperf, result.mlperf)

@@ -56,6 +56,8 @@ def load_service(
         MissingExtraError: the client of HTTP or gRPC is not installed.
         UnsupportedError: the service is not reached over HTTP, or has no gRPC.
     """
+    from scanflow.backends.device_energy import EnergyMeter, list_own_devices
+
     try:
         from scanflow.load.load_process import LoadGenerator
     except ModuleNotFoundError as error:
@@ -76,7 +78,7 @@ def load_service(
     if spec.trace is None and spec.mlperf is None:
         plan = replace(plan, duration_s=spec.seconds)
     arrivals = None if spec.trace is None else spec.trace.generate_arrivals(poisson=spec.poisson)
-    interrupted, pause = False, threading.Event()
+    interrupted, pause, energy = False, threading.Event(), EnergyMeter(list_own_devices(record))
     with LoadGenerator(plan, arrivals, mlperf=spec.mlperf) as load:
         try:
             while not load.over:
@@ -86,7 +88,14 @@ def load_service(
             interrupted = True
             load.stop()
         result = load.read_result()
-    return LoadReport(service=record.name, shape=record.shape, spec=spec, result=result, interrupted=interrupted)
+    return LoadReport(
+        service=record.name,
+        shape=record.shape,
+        spec=spec,
+        result=result,
+        interrupted=interrupted,
+        energy_j=energy.read_j(),
+    )
 
 
 def build_load_plan(
@@ -261,6 +270,7 @@ _METRICS = frozenset(
         "seconds",
         "rate",
         "samples_rate",
+        "energy_j_per_1000",
         "mean_s",
         "p50_s",
         "p90_s",
