@@ -60,9 +60,14 @@ def _add_gpus(workflow: Workflow) -> tuple[int | float | str, int | None]:
     return gpu, (sum(memory) if isinstance(gpu, float) else max(memory)) if memory else None
 
 
+def build_gpu_resources(shape: Shape) -> Resources:
+    """Return what each instance asks for of GPUs."""
+    return Resources(gpu=shape.gpu, gpu_memory=shape.gpu_memory_bytes if shape.gpu else None)
+
+
 def build_shape_demand(shape: Shape) -> DeviceDemand | None:
     """Return the devices that each instance asks for; None: none."""
-    return build_demand(Resources(gpu=shape.gpu, gpu_memory=shape.gpu_memory_bytes)) if shape.gpu else None
+    return build_demand(build_gpu_resources(shape))
 
 
 def apply_sizing(shape: Shape, sizing: Sizing) -> Shape:

@@ -65,6 +65,11 @@ def placement() -> Manifest:
     return make_manifest([own_cores, beside, kept_off])
 
 
+def gpus() -> Manifest:
+    whole = step("train", resources=sf.Resources(gpu=2, gpu_memory="40Gi"), affinity=sf.Affinity(near=["score"]))
+    return make_manifest([whole, step("score", resources=sf.Resources(gpu=0.5))])
+
+
 def static_fan_out() -> Manifest:
     train = step("train", for_each=[1, 2, 4], parameters={"depth": sf.item}, retries=1)
     return make_manifest([train, step("best", parameters={"scores": train["score"]})])
@@ -114,6 +119,7 @@ def one_task() -> Manifest:
 SHAPES: tuple[Callable[[], Manifest], ...] = (
     sequence,
     placement,
+    gpus,
     static_fan_out,
     fan_outs,
     conditions,

@@ -7,6 +7,7 @@ from typing import Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
+from scanflow.backends.kubernetes.gpus import DevicePlugin, SharesName, Vendor
 from scanflow.backends.kubernetes.object_labels import derive_namespace
 from scanflow.environment_variables import list_variables, read_settings
 from scanflow.errors import InvalidError, did_you_mean
@@ -109,6 +110,12 @@ class KubernetesSettings(BaseModel):
     ``MLFLOW_BACKEND_STORE_URI`` (``postgresql://...``), ``MLFLOW_ARTIFACTS_DESTINATION`` (``s3://...``) and what
     they need, such as ``AWS_ACCESS_KEY_ID``. Unset: SQLite and files on a claim."""
 
+    gpu_vendor: Vendor = "nvidia"
+    """Whose GPUs are asked for: ``nvidia.com/gpu`` or ``amd.com/gpu``."""
+
+    gpu_shares: SharesName = "nvidia.com/gpu"
+    """What NVIDIA's device plugin calls a share of a GPU; ``nvidia.com/gpu.shared`` with its ``renameByDefault``."""
+
     platform_namespace: str | None = None
     """The namespace of scanflow's own server, whose pods may connect to those of environments. Unset: none may."""
 
@@ -177,6 +184,10 @@ class KubernetesSettings(BaseModel):
                 "the address of its server is AWS_ENDPOINT_URL in the Secret that outputs_secret names"
             )
         return f"{scheme}://{path.strip('/')}"
+
+    @property
+    def device_plugin(self) -> DevicePlugin:
+        return DevicePlugin(self.gpu_vendor, self.gpu_shares)
 
     def derive_namespace(self, app: str, team: str) -> str:
         """Return the namespace of an application's environment: ``namespace``, or one named after the application."""

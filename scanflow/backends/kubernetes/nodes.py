@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
@@ -48,7 +48,7 @@ class KubeletPolicy(NamedTuple):
 
 
 def read_kubelet_policies(
-    cluster: Cluster, *, limit: int | None = None, asked: int | None = None
+    cluster: Cluster, *, limit: int | None = None, asked: int | None = None, tolerated: Collection[str] = ()
 ) -> list[KubeletPolicy]:
     """Return the policies of all nodes, by name, read from each kubelet through the API server.
 
@@ -58,20 +58,25 @@ def read_kubelet_policies(
         cluster: Whose nodes.
         limit: Most nodes to return; schedulable ones first. None: all.
         asked: How many kubelets to query, one request each. None: all.
+        tolerated: The keys of taints that pods tolerate.
     """
     nodes, _ = cluster.find("Node")
-    selected = sorted(nodes, key=lambda node: (not is_schedulable(node), node["metadata"]["name"]))[:limit]
+    selected = sorted(nodes, key=lambda node: (not is_schedulable(node, tolerated), node["metadata"]["name"]))[:limit]
     query_count = len(selected) if asked is None else min(asked, len(selected))
     with ThreadPoolExecutor(_MAX_CONCURRENT) as pool:
-        policies = list(pool.map(lambda node: _fetch_policy(cluster, node), selected[:query_count]))
-    unqueried = [_read_capacity(node)._replace(why="it was not queried") for node in selected[query_count:]]
+        policies = list(pool.map(lambda node: _fetch_policy(cluster, node, tolerated), selected[:query_count]))
+    unqueried = [_read_capacity(node, tolerated)._replace(why="it was not queried") for node in selected[query_count:]]
     return sorted([*policies, *unqueried], key=lambda policy: policy.node)
 
 
-def is_schedulable(node: Manifest) -> bool:
-    """Return whether ordinary pods may be scheduled on a node."""
+def is_schedulable(node: Manifest, tolerated: Collection[str] = ()) -> bool:
+    """Return whether pods may be scheduled on a node that tolerate taints of these keys."""
     ready = get_condition(node["status"], "Ready").get("status") == "True"
-    taints = [taint for taint in node["spec"].get("taints", []) if taint.get("effect") in {"NoSchedule", "NoExecute"}]
+    taints = [
+        taint
+        for taint in node["spec"].get("taints", [])
+        if taint.get("effect") in {"NoSchedule", "NoExecute"} and taint["key"] not in tolerated
+    ]
     return ready and not taints and not node["spec"].get("unschedulable", False)
 
 
@@ -90,9 +95,11 @@ def sum_allocatable(nodes: Sequence[Manifest] | None) -> tuple[float, int]:
     return max(sum(cores for cores, _ in allocatable), 0.001), sum(memory for _, memory in allocatable)
 
 
-def explain_misfit(nodes: Iterable[Manifest] | None, cores: float, memory_bytes: int | None) -> str:
+def explain_misfit(
+    nodes: Iterable[Manifest] | None, cores: float, memory_bytes: int | None, tolerated: Collection[str] = ()
+) -> str:
     """Return why no node can ever take a pod of this size, as they are now; empty: one can."""
-    allocatable = [read_allocatable(node) for node in nodes or () if is_schedulable(node)]
+    allocatable = [read_allocatable(node) for node in nodes or () if is_schedulable(node, tolerated)]
     if not allocatable or any(
         node_cores >= cores and node_memory >= (memory_bytes or 0) for node_cores, node_memory in allocatable
     ):
@@ -113,13 +120,13 @@ def list_nodes(cluster: Cluster) -> list[Manifest] | None:
         return None
 
 
-def _read_capacity(node: Manifest) -> KubeletPolicy:
+def _read_capacity(node: Manifest, tolerated: Collection[str]) -> KubeletPolicy:
     cores, memory = read_allocatable(node)
-    return KubeletPolicy(node["metadata"]["name"], is_schedulable(node), cores=cores, memory_bytes=memory)
+    return KubeletPolicy(node["metadata"]["name"], is_schedulable(node, tolerated), cores=cores, memory_bytes=memory)
 
 
-def _fetch_policy(cluster: Cluster, node: Manifest) -> KubeletPolicy:
-    policy = _read_capacity(node)
+def _fetch_policy(cluster: Cluster, node: Manifest, tolerated: Collection[str]) -> KubeletPolicy:
+    policy = _read_capacity(node, tolerated)
     try:
         configuration = json.loads(cluster.fetch_text(f"/api/v1/nodes/{policy.node}/proxy/configz"))["kubeletconfig"]
     except AccessDeniedError:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import scanflow as sf
+from scanflow.backends.kubernetes.gpus import DevicePlugin, Vendor
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.mpi.mpi_objects import ClusterJob, Network, compute_worker_resources
+from scanflow.backends.kubernetes.mpi.mpi_objects import (
+    ClusterJob,
+    Network,
+    build_mpirun_command,
+    compute_worker_resources,
+)
 from scanflow.backends.kubernetes.mpi.operator import build_mpi_job
 from scanflow.backends.kubernetes.mpi.volcano import SCHEDULER_FILE, build_volcano_objects, has_task_topology
 from scanflow.errors import UnsupportedError
 from scanflow.placement.mpi.groups import ClusterNode
 from scanflow.placement.mpi.job_plan import plan_job
 from tests.manifests import assert_manifests
+from tests.waiting import PATIENCE_S
 
 
 def job(nodes: int = 2, **fields: Any) -> ClusterJob:
@@ -146,3 +155,22 @@ def test_an_affinity_asks_for_whole_cores_of_its_own() -> None:
     assert resources["requests"] == resources["limits"] == {"cpu": "2", "memory": "2Gi"}
     shared = job(profile="memory", resources_per_task=sf.Resources(cpu=0.75))
     assert compute_worker_resources(shared.plan.workers[0], shared) == {"requests": {"cpu": "1500m"}}
+
+
+@pytest.mark.parametrize(("gpus", "rank", "seen"), [(1, 0, "0"), (1, 3, "3"), (2, 1, "2,3")])
+@pytest.mark.parametrize(("vendor", "name"), [("nvidia", "CUDA_VISIBLE_DEVICES"), ("amd", "HIP_VISIBLE_DEVICES")])
+def test_a_rank_sees_its_own_gpus_of_those_of_its_pod(
+    gpus: int, rank: int, seen: str, vendor: Vendor, name: str
+) -> None:
+    asking = job(resources_per_task=sf.Resources(cpu=1, gpu=gpus))
+    command = build_mpirun_command(replace(asking, argv=["printenv", name], device_plugin=DevicePlugin(vendor)), None)
+    script = command[command.index("sh") :]
+    variables = {"PATH": os.environ["PATH"], "OMPI_COMM_WORLD_LOCAL_RANK": str(rank)}
+    done = subprocess.run(script, env=variables, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    assert seen in done.stdout.splitlines()
+
+
+def test_the_gpus_of_its_ranks_are_asked_for_by_each_pod_and_by_no_launcher() -> None:
+    resources = sf.Resources(cpu=1, gpu=2)
+    asking = job(profile="cpu", policy="granularity", n_tasks=5, resources_per_task=resources)
+    assert_manifests("volcano-gpus", *build_volcano_objects(asking))

@@ -8,6 +8,7 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.kubernetes.batch.run_checks import plan_steps
+from scanflow.backends.kubernetes.gpus import DevicePlugin
 from scanflow.backends.kubernetes.nodes import explain_misfit, list_nodes, read_kubelet_policies, sum_allocatable
 from scanflow.errors import UnavailableError
 from scanflow.testing.memory_cluster import MemoryCluster
@@ -57,7 +58,8 @@ def test_the_plan_of_a_workflow_lists_nodes_once() -> None:
     cluster = MemoryCluster()
     add_node(cluster, "a")
     cluster.calls.clear()
-    plan_steps(cluster, sf.Workflow(name="train", type="batch", nodes=[sf.Executor(name="fit", mainfile="fit.py")]))
+    train = sf.Workflow(name="train", type="batch", nodes=[sf.Executor(name="fit", mainfile="fit.py")])
+    plan_steps(cluster, train, DevicePlugin())
     assert [(call.verb, call.kind) for call in cluster.calls] == [("find", "Node")]
 
 

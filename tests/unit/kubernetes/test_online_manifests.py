@@ -72,6 +72,13 @@ def test_a_service_that_is_recorded_has_who_takes_its_predictions_to_the_tracker
     assert_manifests("service-recorded", *make_manifests("deployment", recorded))
 
 
+@pytest.mark.parametrize(("name", "gpu"), [("share", 0.25), ("part", "1g.10gb")])
+def test_an_instance_asks_for_its_gpu_where_it_is_offered(name: str, gpu: float | str) -> None:
+    plain = definition()
+    shape = plain.shape.model_copy(update={"gpu": gpu})
+    assert_manifests(f"service-gpu-{name}", *make_manifests("deployment", plain.with_changes(shape=shape))[1:2])
+
+
 def test_cores_of_its_own_are_requested_as_a_kubelet_gives_them() -> None:
     asked = instance_pods.build_resources(definition().shape)
     assert asked == {"requests": {"cpu": "2", "memory": "2Gi"}, "limits": {"cpu": "2", "memory": "2Gi"}}

@@ -44,10 +44,11 @@ def test_a_step_has_the_secrets_that_it_refers_to_and_no_others() -> None:
         for template in manifest["spec"]["templates"]
         if template["name"].startswith("step-")
     }
-    assert containers["step-a"]["env"] == sorted(
+    no_gpus, *secrets = containers["step-a"]["env"]
+    assert secrets == sorted(
         [refer(KEY), refer(SIGN)], key=lambda variable: variable["valueFrom"]["secretKeyRef"]["key"]
     )
-    assert "env" not in containers["step-b"]
+    assert containers["step-b"]["env"] == [no_gpus]
 
 
 def test_an_instance_has_the_secrets_of_its_graph_and_its_variables() -> None:
@@ -86,7 +87,7 @@ def test_files_of_this_machine_are_refused_by_name(tmp_path: Path) -> None:
     online = sf.Workflow(name="o", type="online", nodes=[service])
     app = sf.Application(name="shop", app_dir=tmp_path, workflows=[batch, online])
     with pytest.raises(UnsupportedError, match=r"Executor 'a' uses the secret 'file:key.txt'.*Write k8s:SECRET/KEY"):
-        check_definition(RunDefinition(app, batch), lambda _: False)
+        check_definition(RunDefinition(app, batch), lambda _: False, lambda *_: None)
     with pytest.raises(UnsupportedError, match=r"Workflow 'o' uses the secret 'file:key.txt'"):
         check_workflow(app, online, compute_shape(online), KubernetesSettings())
     with pytest.raises(UnsupportedError, match=r"Tracker\.uri as the secret 'env:T'"):

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Collection
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from scanflow.app.application import Application
@@ -51,7 +51,9 @@ from scanflow.backends.kubernetes.batch.workflow_facts import (
     list_workflows,
 )
 from scanflow.backends.kubernetes.batch.workflow_records import ObservedWorkflow, observe_workflow
+from scanflow.backends.kubernetes.gpus import check_gpus
 from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.nodes import list_nodes
 from scanflow.backends.log_reader import LogReader, Stream
 from scanflow.backends.output_files import OutputFiles, OutputFilesReader
 from scanflow.backends.run_definition import RunDefinition
@@ -137,7 +139,7 @@ class KubernetesBatch(ClusterRuns):
     def plan(self, app: Application, workflow: Workflow) -> Plan:
         self._check(RunDefinition(app, workflow))
         self._preparation.resolve_code(app, workflow)
-        return plan_steps(self._cluster, workflow)
+        return plan_steps(self._cluster, workflow, self._cluster_settings.device_plugin)
 
     def manifests(self, app: Application, workflow: Workflow) -> list[Manifest]:
         """Return the objects of a run of a workflow, under a free run name."""
@@ -160,7 +162,8 @@ class KubernetesBatch(ClusterRuns):
         )
 
     def _check(self, definition: RunDefinition) -> CheckedRun:
-        return check_definition(definition, self._functions.check)
+        plugin, find_nodes = self._cluster_settings.device_plugin, partial(list_nodes, self._cluster)
+        return check_definition(definition, self._functions.check, partial(check_gpus, plugin, find_nodes))
 
     def keep_function(self, pickled: bytes) -> str:
         return self._functions.keep(pickled)

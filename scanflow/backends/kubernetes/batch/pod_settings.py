@@ -9,6 +9,7 @@ from typing import Any, Final
 from scanflow.app.executor import Executor
 from scanflow.app.resources import Affinity
 from scanflow.backends.kubernetes.environment.manifests import OUTPUTS
+from scanflow.backends.kubernetes.gpus import DevicePlugin
 from scanflow.errors import UnsupportedError
 
 SMALL: Final = {"cpu": "50m", "memory": "128Mi"}
@@ -43,6 +44,7 @@ class PodSettings:
     """The Secret that the store is reached with. None: the pods' own rights."""
 
     pull_secret: str | None = None
+    device_plugin: DevicePlugin = field(default_factory=DevicePlugin)
     keep_s: int = 7 * 24 * 3600
     """Seconds that a Workflow stays after its end."""
 

@@ -82,5 +82,6 @@ class RunPreparation:
             store=store,
             store_secret=self.settings.outputs_secret if store else None,
             pull_secret=self.settings.pull_secret,
+            device_plugin=self.settings.device_plugin,
             keep_s=round(self.settings.workflow_ttl_s),
         )

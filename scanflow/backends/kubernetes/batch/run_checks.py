@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import TypeAlias
 
 from scanflow.app.executor import Executor, Target
 from scanflow.app.plan import IMAGE_NOTE, Plan, PlannedStep, plan_workflow
+from scanflow.app.resources import Resources
 from scanflow.app.steps import check_parameters
 from scanflow.app.workflow import Workflow
 from scanflow.app_files import AppFiles
 from scanflow.backends.kubernetes.batch.pod_settings import check_honoured
 from scanflow.backends.kubernetes.cluster import Cluster
+from scanflow.backends.kubernetes.gpus import DevicePlugin, build_gpu_request, explain_lack, list_tolerated
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.nodes import explain_misfit, list_nodes, sum_allocatable
 from scanflow.backends.kubernetes.pod_spec import check_pod_secrets
 from scanflow.backends.run_definition import RunDefinition
 from scanflow.errors import UnsupportedError
+
+CheckGpus: TypeAlias = Callable[[Resources, str], None]
+"""Checks the GPUs that somebody asks for, who is named."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,12 +30,15 @@ class CheckedRun(RunDefinition):
     """The definition of a run that was checked, as what enters and drives it in the same process takes it."""
 
 
-def check_definition(definition: RunDefinition, is_by_value: Callable[[Target], bool]) -> CheckedRun:
+def check_definition(
+    definition: RunDefinition, is_by_value: Callable[[Target], bool], check_gpus: CheckGpus
+) -> CheckedRun:
     """Raise for definitions that would fail later; one that was checked is returned as it is.
 
     Args:
         definition: The run's; of a spin, only its step.
         is_by_value: Whether a function is pickled rather than in a file; raises where the pickle is lost.
+        check_gpus: See :func:`~scanflow.backends.kubernetes.gpus.check_gpus`.
     """
     if isinstance(definition, CheckedRun):
         return definition
@@ -42,11 +51,7 @@ def check_definition(definition: RunDefinition, is_by_value: Callable[[Target], 
     for node in workflow.steps:
         check_honoured(node)
         check_pod_secrets(node.secrets, who=f"Executor {node.name!r}")
-        if (part := node.resources.part_of_gpu) is not None:
-            raise UnsupportedError(
-                f"Executor {node.name!r}: the backend 'kubernetes' does not support resources.{part}: its device "
-                "plugin grants whole GPUs. Write gpu=1, without gpu_memory."
-            )
+        check_gpus(node.resources, f"Executor {node.name!r}")
         if node.image is not None:
             continue  # its files are in the image
         if node.target is None:
@@ -58,19 +63,23 @@ def check_definition(definition: RunDefinition, is_by_value: Callable[[Target], 
     return CheckedRun(**{field.name: getattr(definition, field.name) for field in fields(definition)})
 
 
-def plan_steps(cluster: Cluster, workflow: Workflow) -> Plan:
+def plan_steps(cluster: Cluster, workflow: Workflow, device_plugin: DevicePlugin) -> Plan:
     """Return the plan of a workflow, with a note at each step that fits on no node."""
     nodes = list_nodes(cluster)
     cores, memory = sum_allocatable(nodes)
     plan = plan_workflow(workflow, machine_cores=cores, machine_memory_bytes=memory)
     executors = {node.name: node for node in workflow.steps}
-    steps = tuple(
-        step.model_copy(update={"notes": _list_notes(step, executors[step.name], nodes)}) for step in plan.steps
-    )
+    notes = {step.name: _list_notes(step, executors[step.name], nodes, device_plugin) for step in plan.steps}
+    steps = tuple(step.model_copy(update={"notes": notes[step.name]}) for step in plan.steps)
     return plan.model_copy(update={"steps": steps})
 
 
-def _list_notes(step: PlannedStep, node: Executor, nodes: list[Manifest] | None) -> tuple[str, ...]:
+def _list_notes(
+    step: PlannedStep, node: Executor, nodes: list[Manifest] | None, device_plugin: DevicePlugin
+) -> tuple[str, ...]:
+    request = build_gpu_request(node.resources, device_plugin)
+    lack = explain_lack(nodes or (), request) if request else ""
     notes = tuple(f"image {node.image}" if note == IMAGE_NOTE else note for note in step.notes)
-    misfit = explain_misfit(nodes, node.resources.cores or 0.0, node.resources.memory_bytes)
-    return (*notes, misfit) if misfit else notes
+    tolerated = list_tolerated(request)
+    misfit = explain_misfit(nodes, node.resources.cores or 0.0, node.resources.memory_bytes, tolerated)
+    return (*notes, *filter(None, (misfit, f"fits on no node: {lack}" if lack else "")))

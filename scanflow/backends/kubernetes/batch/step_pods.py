@@ -21,6 +21,7 @@ from scanflow.backends.kubernetes.batch.storage_volumes import (
     build_store_volumes,
 )
 from scanflow.backends.kubernetes.environment.manifests import build_env_from
+from scanflow.backends.kubernetes.gpus import add_gpu_placement, build_gpu_request, build_gpu_variables
 from scanflow.backends.kubernetes.placement import build_step_placement
 from scanflow.backends.kubernetes.pod_spec import (
     build_container_security,
@@ -106,24 +107,24 @@ def build_step_template(
         amounts["cpu"] = format_cpu(resources.cores)
     if resources.memory_bytes is not None:
         amounts["memory"] = str(resources.memory)
-    limits = amounts | ({"nvidia.com/gpu": str(resources.gpu)} if resources.gpu else {})
+    gpus = build_gpu_request(resources, pod_settings.device_plugin)
+    limits = amounts | (gpus.limits if gpus else {})
     requirements = argo.ResourceRequirements.model_validate({"requests": limits, "limits": limits}) if limits else None
     image = pod_settings.select_image(node.name)
     extra = [argo.VolumeMount.model_validate(mount) for mount in image.mounts]
-    variables = [
-        argo.EnvVar.model_validate(variable)
-        for variable in build_secret_variables(secret.source for secret in node.secrets)
-    ]
+    secrets = build_secret_variables(secret.source for secret in node.secrets)
+    variables = [argo.EnvVar.model_validate(variable) for variable in (*build_gpu_variables(gpus), *secrets)]
     container = argo.Container(
         image=image.image,
         args=arguments,
         resources=requirements,
         volume_mounts=extra or None,
-        env=variables or None,  # beside those of the defaults
+        env=variables,  # beside those of the defaults
     )
     template = argo.Template(container=container)
-    placement = build_step_placement(node.affinity, app=app.name, team=app.team, run=run)
+    placement = add_gpu_placement(build_step_placement(node.affinity, app=app.name, team=app.team, run=run), gpus)
     template.node_selector = placement.get("nodeSelector")
+    template.tolerations = [argo.Toleration.model_validate(given) for given in placement.get("tolerations", [])] or None
     template.affinity = argo.Affinity.model_validate(placement["affinity"]) if "affinity" in placement else None
     if isinstance(node.affinity, Affinity) and node.affinity.mode != "any":
         template.pod_spec_patch = _GUARANTEED

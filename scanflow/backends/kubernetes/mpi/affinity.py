@@ -12,10 +12,12 @@ from typing import Any, Final
 
 from scanflow.app.mpi import MPIWorkload
 from scanflow.app.resources import Affinity
+from scanflow.backends.kubernetes.gpus import add_gpu_placement
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.mpi.mpi_objects import ROLE, ClusterJob
+from scanflow.backends.kubernetes.mpi.mpi_objects import ROLE, ClusterJob, build_worker_gpus
 from scanflow.backends.kubernetes.object_labels import MANAGER, RUN, SERVICE
 from scanflow.backends.kubernetes.placement import NODE
+from scanflow.placement.mpi.task_allocation import MPIWorker
 
 PROFILE: Final = "scanflow.dev/mpi-profile"
 """A label of pods with ranks: the profile of the job."""
@@ -32,8 +34,8 @@ would split the groups of a job."""
 _MANAGED_LABELS: Final = {"app.kubernetes.io/managed-by": MANAGER}
 
 
-def add_placement(job: ClusterJob, template: Manifest, group: int | None = None) -> Manifest:
-    """Return the template of pods with ranks, with placement labels and preferences.
+def add_placement(job: ClusterJob, worker: MPIWorker, template: Manifest, group: int | None = None) -> Manifest:
+    """Return the template of a worker's pods, which have ranks, with placement labels and preferences.
 
     ``group``: the group of Algorithm 4, where pods of groups may differ. None: all are equal, and spread evenly.
     """
@@ -45,10 +47,9 @@ def add_placement(job: ClusterJob, template: Manifest, group: int | None = None)
         "affinity": _build_affinity(job, profile, group),
         "topologySpreadConstraints": [] if group is None else _NO_CONSTRAINT,
     }
-    return {
-        "metadata": metadata,
-        "spec": {**template["spec"], **{name: value for name, value in fields.items() if value}},
-    }
+    placement = {name: value for name, value in fields.items() if value}
+    gpus = build_worker_gpus(worker, job)
+    return {"metadata": metadata, "spec": {**template["spec"], **add_gpu_placement(placement, gpus)}}
 
 
 def read_node_selector(workload: MPIWorkload) -> dict[str, str]:

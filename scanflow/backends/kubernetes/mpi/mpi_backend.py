@@ -104,7 +104,8 @@ class KubernetesMPI(ClusterRuns):
 
     def job_nodes(self, app: Application, workflow: Workflow) -> list[ClusterNode]:
         """See :class:`~scanflow.backends.backend_port.JobPlanner`."""
-        return list_cluster_nodes(self._cluster, build_pod_program(app, workflow, self._cluster_settings).workload)
+        program = build_pod_program(app, workflow, self._cluster_settings)
+        return list_cluster_nodes(self._cluster, program.workload, self._cluster_settings.device_plugin)
 
     def job_plan(self, app: Application, workflow: Workflow) -> MPIPlan:
         """See :class:`~scanflow.backends.backend_port.JobPlanner`."""
@@ -117,7 +118,8 @@ class KubernetesMPI(ClusterRuns):
 
     def _plan_job(self, app: Application, workflow: Workflow) -> tuple[PodProgram, MPIPlan]:
         program = build_pod_program(app, workflow, self._cluster_settings)
-        plan = plan_job(program.workload, list_cluster_nodes(self._cluster, program.workload))
+        nodes = list_cluster_nodes(self._cluster, program.workload, self._cluster_settings.device_plugin)
+        plan = plan_job(program.workload, nodes)
         namespace = self._cluster_settings.derive_namespace(app.name, app.team)
         check_volume(self._cluster, namespace, program.workload, plan, self._cluster_settings)
         return program, plan
@@ -143,6 +145,7 @@ class KubernetesMPI(ClusterRuns):
             mounts=[*([] if code is None else [code.mount]), *results.mounts],
             folder=None if code is None else str(code.mount["mountPath"]),
             service_account=PODS,
+            device_plugin=self._cluster_settings.device_plugin,
             network=Network(
                 host=self._cluster_settings.mpi_network == "host", multus=self._cluster_settings.mpi_multus
             ),

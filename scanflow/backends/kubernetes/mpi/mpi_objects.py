@@ -12,6 +12,7 @@ from scanflow.app.mpi import MPIWorkload
 from scanflow.app.quantities import format_memory
 from scanflow.backends.kubernetes.batch.pod_layout import DRIVE, format_workflow_name
 from scanflow.backends.kubernetes.environment.manifests import build_env_from
+from scanflow.backends.kubernetes.gpus import DevicePlugin, GpuRequest, build_gpu_request, build_gpu_variables
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.mpi.launcher_log import REPORT_PREFIX
 from scanflow.backends.kubernetes.object_labels import build_labels
@@ -97,6 +98,7 @@ class ClusterJob:
     """The working directory of ranks. None: the image's."""
 
     service_account: str | None = None
+    device_plugin: DevicePlugin = field(default_factory=DevicePlugin)
     network: Network = Network()
     task_topology: bool = False
     """Whether the scheduler itself keeps groups together and apart, so that pods need no affinities for it."""
@@ -129,8 +131,23 @@ class ClusterJob:
         }
 
 
+def build_worker_gpus(worker: MPIWorker, job: ClusterJob) -> GpuRequest | None:
+    """Return what a worker asks for: the GPUs of all its ranks; None: none."""
+    resources = job.workload.resources_per_task
+    assert isinstance(resources.gpu, int), "each rank has whole GPUs"
+    return build_gpu_request(resources.model_copy(update={"gpu": worker.n_tasks * resources.gpu}), job.device_plugin)
+
+
 def compute_worker_resources(worker: MPIWorker, job: ClusterJob) -> Manifest:
     """Return a worker's requests and limits; with an affinity, whole exclusive cores (QoS class Guaranteed)."""
+    gpus = build_worker_gpus(worker, job)
+    resources = _compute_cores_and_memory(worker, job)
+    if gpus is not None:
+        resources["limits"] = resources.get("limits", {}) | gpus.limits
+    return resources
+
+
+def _compute_cores_and_memory(worker: MPIWorker, job: ClusterJob) -> Manifest:
     memory = None if worker.memory_bytes is None else format_memory(worker.memory_bytes)
     if job.workload.mode == "any":
         asked: Manifest = {"cpu": _format_cores(worker.cores)}
@@ -138,15 +155,25 @@ def compute_worker_resources(worker: MPIWorker, job: ClusterJob) -> Manifest:
             asked["memory"] = memory
         return {"requests": asked} if memory is None else {"requests": asked, "limits": {"memory": memory}}
     whole = {"cpu": str(max(1, math.ceil(worker.cores))), "memory": memory or "512Mi"}
-    return {"requests": whole, "limits": whole}
+    return {"requests": whole, "limits": dict(whole)}
 
 
 def build_mpirun_command(job: ClusterJob, hostfile: str | None) -> list[str]:
     """Return the command of the launcher. Ranks are bound to cores with ``cpumempin`` only."""
     binding = "core" if job.workload.mode == "cpumempin" else "none"
     hosts = ["--oversubscribe"] if hostfile is None else ["--hostfile", hostfile]
-    rank = ["sh", "-c", _RANK, "rank", *job.argv]
+    rank = ["sh", "-c", _choose_gpus(job) + _RANK, "rank", *job.argv]
     return ["mpirun", "-np", str(job.workload.n_tasks), *hosts, "--bind-to", binding, "--tag-output", *rank]
+
+
+def _choose_gpus(job: ClusterJob) -> str:
+    """Return the shell command by which a rank sees its own GPUs of its pod's and no others, by its local rank."""
+    count = job.workload.resources_per_task.gpu
+    if not count:
+        return ""
+    name = "CUDA_VISIBLE_DEVICES" if job.device_plugin.vendor == "nvidia" else "HIP_VISIBLE_DEVICES"
+    first = f"OMPI_COMM_WORLD_LOCAL_RANK * {count}"
+    return f"export {name}=$(seq -s , $(({first})) $(({first} + {count} - 1))); "
 
 
 def format_launch_script(command: Sequence[str], hosts: Sequence[str]) -> str:
@@ -167,13 +194,17 @@ def format_launch_script(command: Sequence[str], hosts: Sequence[str]) -> str:
     return "\n".join([*lines, f"exec {shlex.join(command)}", ""])
 
 
-def build_launcher_template(job: ClusterJob, command: Sequence[str], **container: Any) -> Manifest:
-    """Return the pod template of ``mpirun``, which ends at the job's timeout."""
+def build_launcher_template(
+    job: ClusterJob, command: Sequence[str], worker: MPIWorker | None = None, **container: Any
+) -> Manifest:
+    """Return the pod template of ``mpirun``, which ends at the job's timeout; ``worker``: whose ranks it has, too."""
     mounts = [*job.mounts, *container.pop("mounts", ())]
     volumes = [*job.volumes, *container.pop("volumes", ())]
-    resources = {"requests": {"cpu": job.launcher_cpu, "memory": "64Mi"}}
+    least = {"requests": {"cpu": job.launcher_cpu, "memory": "64Mi"}}
+    resources = least if worker is None else compute_worker_resources(worker, job)
+    gpus = None if worker is None else build_worker_gpus(worker, job)
     template = _build_pod_template(
-        job, "launcher", {"command": list(command), "resources": resources, **container}, mounts, volumes
+        job, "launcher", {"command": list(command), "resources": resources, **container}, mounts, volumes, gpus
     )
     template["spec"]["terminationGracePeriodSeconds"] = GRACE_S
     if job.workload.timeout_s is not None:
@@ -185,20 +216,26 @@ def build_worker_template(job: ClusterJob, worker: MPIWorker, **container: Any) 
     """Return the pod template of a worker and of all identical ones."""
     resources = compute_worker_resources(worker, job)
     sshd = ["/bin/sh", "-c", _SSHD]
+    gpus = build_worker_gpus(worker, job)
     template = _build_pod_template(
-        job, "worker", {"command": sshd, "resources": resources, **container}, job.mounts, job.volumes
+        job, "worker", {"command": sshd, "resources": resources, **container}, job.mounts, job.volumes, gpus
     )
     template["spec"]["terminationGracePeriodSeconds"] = 1
     return template
 
 
 def _build_pod_template(
-    job: ClusterJob, role: str, container: Manifest, mounts: Sequence[Manifest], volumes: Sequence[Manifest]
+    job: ClusterJob,
+    role: str,
+    container: Manifest,
+    mounts: Sequence[Manifest],
+    volumes: Sequence[Manifest],
+    gpus: GpuRequest | None,
 ) -> Manifest:
     pod_container: Manifest = {
         "name": role,
         "image": job.image,
-        "env": _build_environment(job),
+        "env": [*_build_environment(job), *build_gpu_variables(gpus)],
         "envFrom": build_env_from(),
         **container,
     }

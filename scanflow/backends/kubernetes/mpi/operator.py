@@ -19,6 +19,7 @@ def build_mpi_job(job: ClusterJob) -> Manifest:
     Raises:
         UnsupportedError: its workers have different numbers of tasks, which an MPIJob cannot express.
     """
+    first = job.plan.workers[0]
     sizes = {worker.n_tasks for worker in job.plan.workers}
     if len(sizes) > 1:
         raise UnsupportedError(
@@ -39,7 +40,7 @@ def build_mpi_job(job: ClusterJob) -> Manifest:
                     1, build_launcher_template(job, build_mpirun_command(job, "/etc/mpi/hostfile"))
                 ),
                 "Worker": _build_replicas(
-                    len(job.plan.workers), add_placement(job, build_worker_template(job, job.plan.workers[0], **ssh))
+                    len(job.plan.workers), add_placement(job, first, build_worker_template(job, first, **ssh))
                 ),
             },
         },

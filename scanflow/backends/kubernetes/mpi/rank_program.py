@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -10,6 +12,17 @@ from scanflow.app.mpi import MPIWorkload
 from scanflow.app.workflow import Workflow
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.code_configmap import APP_DIR, CodeConfigMap, build_code
+from scanflow.backends.kubernetes.gpus import (
+    DevicePlugin,
+    GpuRequest,
+    build_gpu_request,
+    check_gpus,
+    count_gpus,
+    explain_lack,
+    has_labels,
+    list_tolerated,
+)
+from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.backends.kubernetes.mpi.affinity import read_node_selector
 from scanflow.backends.kubernetes.nodes import is_schedulable, read_allocatable
@@ -43,7 +56,7 @@ def build_pod_program(app: Application, workflow: Workflow, settings: Kubernetes
     """
     program = load_mpi_program(app, workflow)
     workload = program.workload
-    _check_supported(workload)
+    _check_supported(workload, settings.device_plugin)
     if workload.image is not None:
         own = f"{workload.mainfile} is looked for in the image: the application's folder is not sent to an own image"
         note = own if program.file is not None else ""
@@ -58,7 +71,7 @@ def build_pod_program(app: Application, workflow: Workflow, settings: Kubernetes
     return PodProgram(workload, settings.mpi_image, _build_argv(program, _locate_program(program, app, code)), code)
 
 
-def _check_supported(workload: MPIWorkload) -> None:
+def _check_supported(workload: MPIWorkload, device_plugin: DevicePlugin) -> None:
     who = f"MPIWorkload {workload.name!r}"
     if workload.runtime is not None:
         raise UnsupportedError(
@@ -69,8 +82,13 @@ def _check_supported(workload: MPIWorkload) -> None:
             f"{who}: on Kubernetes jobs run under Open MPI. Compile the program with it, and remove flavor."
         )
     check_affinity(workload, "node_selector")
-    if workload.resources_per_task.gpu:
-        raise UnsupportedError(f"{who}: the backend 'kubernetes' does not support resources_per_task.gpu of MPI jobs.")
+    resources = workload.resources_per_task
+    if not isinstance(resources.gpu, int):
+        raise UnsupportedError(
+            f"{who}: the backend 'kubernetes' does not support resources_per_task.{resources.part_of_gpu}: each rank "
+            "has whole GPUs of its pod. Write gpu=1."
+        )
+    check_gpus(device_plugin, lambda: None, resources, who)
 
 
 def _locate_program(program: MPIProgram, app: Application, code: CodeConfigMap) -> str:
@@ -99,9 +117,14 @@ def _build_argv(program: MPIProgram, path: str) -> list[str]:
     return [*python, path, *program.arguments]
 
 
-def list_cluster_nodes(cluster: Cluster, workload: MPIWorkload) -> list[ClusterNode]:
+def list_cluster_nodes(cluster: Cluster, workload: MPIWorkload, device_plugin: DevicePlugin) -> list[ClusterNode]:
     """Return the nodes that may run a job's ranks, the largest first, with their allocatable resources, which a job may
-    wait for. Without the right to list nodes, assume as many as requested, of sufficient size."""
+    wait for: cores only for as many ranks as there are GPUs. Without the right to list nodes, assume as many as
+    requested, of sufficient size.
+
+    Raises:
+        InvalidError: no node has the labels, or there are not enough GPUs.
+    """
     try:
         nodes, _ = cluster.find("Node")
     except AccessDeniedError:
@@ -117,6 +140,31 @@ def list_cluster_nodes(cluster: Cluster, workload: MPIWorkload) -> list[ClusterN
             raise InvalidError(
                 f"MPIWorkload {workload.name!r}: no node has the labels {requirements} of its node_selector."
             )
-    allocatable = [(str(node["metadata"]["name"]), *read_allocatable(node)) for node in nodes if is_schedulable(node)]
-    candidates = [ClusterNode(name=name, cores=cores, memory_bytes=memory) for name, cores, memory in allocatable]
+    request = build_gpu_request(workload.resources_per_task, device_plugin)
+    usable = [node for node in nodes if is_schedulable(node, list_tolerated(request))]
+    candidates = _list_candidates(usable) if request is None else _list_with_gpus(usable, workload, request)
     return sorted(candidates, key=lambda node: (-node.cores, node.name))
+
+
+def _list_candidates(nodes: Iterable[Manifest]) -> list[ClusterNode]:
+    allocatable = [(str(node["metadata"]["name"]), *read_allocatable(node)) for node in nodes]
+    return [ClusterNode(name=name, cores=cores, memory_bytes=memory) for name, cores, memory in allocatable]
+
+
+def _list_with_gpus(nodes: Sequence[Manifest], workload: MPIWorkload, request: GpuRequest) -> list[ClusterNode]:
+    """Return the nodes with GPUs for a rank at least, each with cores for as many ranks as it has GPUs for."""
+    who, cores_each = f"MPIWorkload {workload.name!r}", workload.resources_per_task.cores or 1.0
+    if lack := explain_lack(nodes, request):
+        raise InvalidError(f"{who}: no node has the GPUs of a rank: {lack}.")
+    suiting = [node for node in nodes if has_labels(node, request.labels)]
+    ranks = {node["metadata"]["name"]: count_gpus(node, request.resource) // request.number for node in suiting}
+    if sum(ranks.values()) < workload.n_tasks:
+        raise InvalidError(
+            f"{who}: each of its {workload.n_tasks} ranks asks for {request.number} of {request.resource}, and the "
+            f"nodes have them for {sum(ranks.values())}. Request fewer, or start fewer ranks."
+        )
+    return [
+        replace(node, cores=min(node.cores, ranks[node.name] * cores_each))
+        for node in _list_candidates(suiting)
+        if ranks[node.name]
+    ]

@@ -14,7 +14,6 @@ from scanflow.backends.kubernetes.mpi.mpi_objects import (
     build_launcher_template,
     build_mpirun_command,
     build_worker_template,
-    compute_worker_resources,
     format_launch_script,
 )
 from scanflow.placement.mpi.task_allocation import MPIWorker, format_hostfile
@@ -139,10 +138,7 @@ def _build_topology(tasks: list[_Task]) -> dict[str, str]:
 def _build_single_pod(job: ClusterJob) -> Manifest:
     """Return the pod template of a job with one worker, whose processes are the ranks."""
     [worker] = job.plan.workers
-    return add_placement(
-        job,
-        build_launcher_template(job, build_mpirun_command(job, None), resources=compute_worker_resources(worker, job)),
-    )
+    return add_placement(job, worker, build_launcher_template(job, build_mpirun_command(job, None), worker))
 
 
 def _build_launcher(job: ClusterJob) -> Manifest:
@@ -152,5 +148,10 @@ def _build_launcher(job: ClusterJob) -> Manifest:
 
 
 def _build_worker_task(job: ClusterJob, task: _Task) -> Manifest:
-    template = build_worker_template(job, task.workers[0], ports=[{"containerPort": 22, "name": "ssh"}])
-    return {"name": task.name, "replicas": len(task.workers), "template": add_placement(job, template, task.group)}
+    worker = task.workers[0]
+    template = build_worker_template(job, worker, ports=[{"containerPort": 22, "name": "ssh"}])
+    return {
+        "name": task.name,
+        "replicas": len(task.workers),
+        "template": add_placement(job, worker, template, task.group),
+    }

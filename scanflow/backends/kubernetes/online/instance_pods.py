@@ -15,6 +15,13 @@ from scanflow.app.parameters import select_secrets, select_texts
 from scanflow.app.quantities import format_cpu, format_memory
 from scanflow.app.secrets import list_secret_sources
 from scanflow.backends.kubernetes.environment.manifests import build_env_from
+from scanflow.backends.kubernetes.gpus import (
+    DevicePlugin,
+    GpuRequest,
+    add_gpu_placement,
+    build_gpu_request,
+    build_gpu_variables,
+)
 from scanflow.backends.kubernetes.kinds import Manifest, build_manifest, drop_empty
 from scanflow.backends.kubernetes.object_labels import REVISION, SERVICE, build_labels
 from scanflow.backends.kubernetes.online.closed_routes import TLS_FOLDER, format_tls_secret_name
@@ -24,6 +31,7 @@ from scanflow.backends.kubernetes.pod_spec import build_container_security, buil
 from scanflow.backends.recorder import LOG_PREDICTIONS
 from scanflow.backends.service_records import Shape
 from scanflow.backends.service_spec import ServiceSpec, list_clients
+from scanflow.backends.shapes import build_gpu_resources
 from scanflow.instance_messages import DRAIN_IDLE_S, DesiredInstanceState, InstanceSpec, Recording, Revision, encode
 from scanflow.placement.threads import build_thread_variables, check_overrides
 
@@ -77,6 +85,8 @@ class PodOptions(NamedTuple):
     token_secret: str | None = None
     """The Secret with the ``token`` that requests must carry."""
 
+    device_plugin: DevicePlugin = DevicePlugin()
+
 
 def build_pod_options(definition: ServiceSpec) -> PodOptions:
     """Return the options of all pods of a service, as recorded when it was deployed."""
@@ -88,6 +98,7 @@ def build_pod_options(definition: ServiceSpec) -> PodOptions:
         service_account=details.get("service_account"),
         pull_secret=details.get("pull_secret"),
         token_secret=details.get("token_secret"),
+        device_plugin=DevicePlugin(**details.get("device_plugin") or {}),
     )
 
 
@@ -143,6 +154,7 @@ def build_pod_template(
         *select_secrets(serving.env).values(),
         *list_secret_sources([node.parameters for node in revision.nodes]),
     ]
+    gpus = build_gpu_request(build_gpu_resources(definition.shape), options.device_plugin)
     grpc = [{"name": "grpc", "containerPort": GRPC_PORT, "protocol": "TCP"}] if serving.grpc_port != 0 else []
     volumes = [
         {"name": "service", "configMap": {"name": config}},
@@ -183,13 +195,17 @@ def build_pod_template(
                 "command": ["python", "-m", "scanflow_serving.pod", _CONFIG],
                 "workingDir": APP_DIR,
                 "envFrom": build_env_from(),
-                "env": _build_environment(definition, options) + build_secret_variables(sources),
+                "env": [
+                    *_build_environment(definition, options),
+                    *build_gpu_variables(gpus),
+                    *build_secret_variables(sources),
+                ],
                 "ports": [
                     {"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"},
                     *grpc,
                     {"name": "management", "containerPort": MANAGEMENT_PORT, "protocol": "TCP"},
                 ],
-                "resources": build_resources(definition.shape),
+                "resources": build_resources(definition.shape, gpus),
                 "startupProbe": _build_probe(
                     "/v2/health/ready", HTTP_PORT, every_s=1, failures=_START_S, scheme=scheme
                 ),
@@ -202,7 +218,7 @@ def build_pod_template(
             *recorder,
         ],
         "volumes": volumes,
-        **_build_placement(definition, revision),
+        **add_gpu_placement(_build_placement(definition, revision), gpus),
     }
     metadata: Manifest = {"labels": labels, "annotations": _build_scrape_annotations()}
     digest = hashlib.sha256(json.dumps([metadata, spec], sort_keys=True).encode()).hexdigest()[:10]
@@ -248,7 +264,7 @@ def get_template_hash(template: Manifest) -> str:
     return digest
 
 
-def build_resources(shape: Shape) -> Manifest:
+def build_resources(shape: Shape, gpus: GpuRequest | None = None) -> Manifest:
     """Return requests and limits.
 
     Kubelets grant exclusive cores only to Guaranteed pods, whose requests equal their limits, and only whole cores.
@@ -258,6 +274,7 @@ def build_resources(shape: Shape) -> Manifest:
         quantities["cpu"] = format_cpu(shape.cores)
     if shape.memory_bytes is not None:
         quantities["memory"] = format_memory(shape.memory_bytes)
+    quantities |= gpus.limits if gpus else {}
     return {"requests": quantities, "limits": dict(quantities)} if quantities else {}
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,10 +22,11 @@ from scanflow.backends.kubernetes.api_errors import build_missing_kind_error
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.environment.apply import Environments
 from scanflow.backends.kubernetes.environment.tracker_manifests import resolve_tracker_uri
+from scanflow.backends.kubernetes.gpus import build_gpu_request, check_gpus, explain_lack, list_tolerated
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.backends.kubernetes.list_cache import ListCache
-from scanflow.backends.kubernetes.nodes import KubeletPolicy, read_kubelet_policies
+from scanflow.backends.kubernetes.nodes import KubeletPolicy, list_nodes, read_kubelet_policies
 from scanflow.backends.kubernetes.object_labels import REVISION, SERVICE
 from scanflow.backends.kubernetes.online import instance_pods, observed_objects
 from scanflow.backends.kubernetes.online.certificates import ServiceCertificates
@@ -59,7 +61,7 @@ from scanflow.backends.service_desired import DesiredState, make_idempotent
 from scanflow.backends.service_metrics import Totals
 from scanflow.backends.service_records import Progress, ServiceObserver, ServiceRecord, Shape
 from scanflow.backends.service_spec import ServiceSpec, build_nodes
-from scanflow.backends.shapes import apply_sizing, compute_shape, read_shape
+from scanflow.backends.shapes import apply_sizing, build_gpu_resources, compute_shape, read_shape
 from scanflow.errors import (
     AccessDeniedError,
     InvalidError,
@@ -146,6 +148,7 @@ class KubernetesServices:
     def plan(self, app: Application, workflow: Workflow) -> Plan:
         shape = check_workflow(app, workflow, compute_shape(workflow), self._settings)
         self._check_kinds(workflow)
+        self._check_gpus(shape, workflow.name)
         nodes = [node for node in self._list_nodes(shape) if node.schedulable]
         list(check_nodes(workflow.name, shape, nodes, allow_degraded=self._settings.allow_degraded))
         threads = shape.pool_threads or compute_pool_size(shape.cores or 1.0)
@@ -153,13 +156,22 @@ class KubernetesServices:
             PlannedInstance(name=str(number), cores=shape.cores or 1.0, cpus=(), memory_nodes=(), threads=threads)
             for number in range(1, shape.instances + 1)
         )
-        return plan_graph(
+        plan = plan_graph(
             workflow,
             instances,
             memory_bytes=shape.memory_bytes,
             machine_cores=sum(node.cores for node in nodes) or UNBOUNDED,
             machine_memory_bytes=sum(node.memory_bytes for node in nodes) or UNBOUNDED,
         )
+        lack = self._explain_lack(shape)
+        asking = {node.name for node in workflow.services if lack and node.resources.gpu}
+        steps = [
+            step.model_copy(update={"notes": (*step.notes, f"fits on no node: {lack}")})
+            if step.name in asking
+            else step
+            for step in plan.steps
+        ]
+        return plan.model_copy(update={"steps": tuple(steps)})
 
     def services(self, *, instances: bool = True) -> list[ServiceRecord]:
         kinds = {"Service": SERVICE, **({"Pod": _PODS} if instances else {"Deployment": SERVICE})}
@@ -367,12 +379,24 @@ class KubernetesServices:
         """Return all nodes, with their kubelets' policies if the shape needs exclusive cores; none without the right to
         list nodes."""
         try:
-            return read_kubelet_policies(self._cluster, asked=MAX_POLICY_QUERIES if shape.affinity in EXCLUSIVE else 0)
+            tolerated = list_tolerated(build_gpu_request(build_gpu_resources(shape), self._settings.device_plugin))
+            asked = MAX_POLICY_QUERIES if shape.affinity in EXCLUSIVE else 0
+            return read_kubelet_policies(self._cluster, asked=asked, tolerated=tolerated)
         except AccessDeniedError:
             return []
 
+    def _check_gpus(self, shape: Shape, name: str) -> None:
+        find_nodes = partial(list_nodes, self._cluster)
+        check_gpus(self._settings.device_plugin, find_nodes, build_gpu_resources(shape), f"Workflow {name!r}")
+
+    def _explain_lack(self, shape: Shape) -> str:
+        """Return why no node has the GPUs of an instance, as they are now; empty: one has, or it asks for none."""
+        request = build_gpu_request(build_gpu_resources(shape), self._settings.device_plugin)
+        return explain_lack(list_nodes(self._cluster) or (), request) if request else ""
+
     def _report_warnings(self, shape: Shape, name: str, observe: ServiceObserver) -> Shape:
         """Return the shape, and report or raise what the nodes do not support."""
+        self._check_gpus(shape, name)
         for warning in check_nodes(name, shape, self._list_nodes(shape), allow_degraded=self._settings.allow_degraded):
             observe(Progress(service=name, text=warning))
         return shape

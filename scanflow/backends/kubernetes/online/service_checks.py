@@ -11,6 +11,7 @@ from scanflow.app.secrets import iterate_secrets
 from scanflow.app.serving import Serving
 from scanflow.app.workflow import Workflow
 from scanflow.backends.kubernetes.environment.tracker_manifests import resolve_tracker_uri
+from scanflow.backends.kubernetes.gpus import check_gpus
 from scanflow.backends.kubernetes.kinds import KINDS
 from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.backends.kubernetes.nodes import KubeletPolicy
@@ -23,6 +24,7 @@ from scanflow.backends.kubernetes.placement import build_instance_placement
 from scanflow.backends.kubernetes.pod_spec import check_pod_secrets
 from scanflow.backends.service_records import Shape
 from scanflow.backends.service_spec import ServiceSpec, build_nodes, find_scaling
+from scanflow.backends.shapes import build_gpu_resources
 from scanflow.errors import InvalidError, UnsupportedError, UsageError
 from scanflow.instance_messages import ModelFiles
 
@@ -40,14 +42,7 @@ def check_workflow(app: Application, workflow: Workflow, shape: Shape, settings:
         raise UsageError(f"Workflow {workflow.name!r} is of type {workflow.type!r}: it is run, not served.")
     serving = workflow.serving or Serving()
     _check_clients(app, workflow, settings)
-    for node in workflow.services:
-        if node.resources.gpu:
-            raise UnsupportedError(
-                f"Service {node.name!r}: the backend 'kubernetes' does not support resources.gpu: it asks for cores "
-                "and memory only. Remove it."
-            )
-    if shape.gpu:
-        raise UnsupportedError(f"{workflow.name!r}: the backend 'kubernetes' does not support gpu={shape.gpu!r}.")
+    check_gpus(settings.device_plugin, lambda: None, build_gpu_resources(shape), f"Workflow {workflow.name!r}")
     if serving.record > 0 and resolve_tracker_uri(app, settings) is None:
         raise UsageError(
             f"Workflow {workflow.name!r}: serving.record keeps predictions in a tracker, and the application has none. "

@@ -3,7 +3,7 @@ mount besides their configuration, which are the application's files and the tok
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -56,6 +56,7 @@ def build_definition(
         "service_account": "scanflow-pod",
         "pull_secret": settings.pull_secret,
         "token_secret": format_token_secret_name(workflow.name) if serving.auth else None,
+        "device_plugin": asdict(settings.device_plugin),
         DEPLOYED_SETTINGS: extract_settings(settings),
     }
     aliases = [other.name for other in app.workflows if other.type == "online" and _find_backup(other) == workflow.name]
