@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from scanflow.backends.findings import Finding, Mark
 from scanflow.backends.kubernetes.cluster import Cluster
+from scanflow.backends.kubernetes.gpu_findings import check_node_gpus
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest, build_manifest, get_condition
 from scanflow.backends.kubernetes.kubernetes_settings import JOB_KINDS, KubernetesSettings
 from scanflow.backends.kubernetes.nodes import KubeletPolicy, read_kubelet_policies
@@ -78,6 +79,7 @@ def examine(cluster: Cluster, settings: KubernetesSettings, *, thorough: bool = 
         ("engines", lambda: _check_engines(cluster, settings, api_versions)),
         ("rights", lambda: _check_rights(cluster, settings, available_kinds)),
         ("nodes", lambda: _check_nodes(read_kubelet_policies(cluster, limit=MAX_CHECKED_NODES))),
+        ("GPUs", lambda: check_node_gpus(cluster)),
         ("storage", lambda: [_check_storage(cluster, settings)]),
         ("outputs", lambda: check_outputs_storage(cluster, settings, thorough=thorough)),
         ("metrics", lambda: [_check_metrics(api_versions), _check_prometheus(cluster, settings)]),

@@ -29,7 +29,7 @@ _REPLICAS: Final = "nvidia.com/gpu.replicas"
 _MEMORY: Final = "nvidia.com/gpu.memory"
 """In MiB, of each GPU of the node."""
 
-_PARTS_AS_GPUS: Final = "nvidia.com/gpu.slices.gi"
+PARTS_AS_GPUS: Final = "nvidia.com/gpu.slices.gi"
 """Nodes have it whose plugin calls the parts of a GPU GPUs (the MIG strategy ``single``)."""
 
 _STRATEGIES: Final = ("mps", "time-slicing")
@@ -99,7 +99,7 @@ def build_gpu_request(resources: Resources, plugin: DevicePlugin) -> GpuRequest 
         return GpuRequest(name, 1, (alone, *_require_memory(f"{name}.memory", memory)))
     if isinstance(gpu, float):
         return _build_share(gpu, memory, plugin.shares)
-    whole = (_require(_SHARING, "NotIn", *_STRATEGIES), _require(_PARTS_AS_GPUS, "DoesNotExist"))
+    whole = (_require(_SHARING, "NotIn", *_STRATEGIES), _require(PARTS_AS_GPUS, "DoesNotExist"))
     return GpuRequest("nvidia.com/gpu", gpu, (*whole, *_require_memory(_MEMORY, memory)))
 
 
@@ -127,8 +127,8 @@ def check_gpus(plugin: DevicePlugin, find_nodes: FindNodes, resources: Resources
 
 def build_gpu_variables(request: GpuRequest | None) -> list[Manifest]:
     """Return the environment variables of a container, by what it asks for."""
-    shared = _SHARED_VARIABLES if request is not None and request.is_share else {}
-    variables = _HIDDEN if request is None else {HOLDER_VARIABLE: "pod", **shared}
+    sharing = _SHARED_VARIABLES if request is not None and request.is_share else {}
+    variables = _HIDDEN if request is None else {HOLDER_VARIABLE: "pod", **sharing}
     return [{"name": name, "value": value} for name, value in variables.items()]
 
 
@@ -204,13 +204,13 @@ def explain_lack(nodes: Collection[Manifest], request: GpuRequest) -> str:
     most = max((count_gpus(node, request.resource) for node in suiting), default=0)
     if most >= request.number:
         return ""
-    asked = f"{request.number} of {request.resource}"
+    demand = f"{request.number} of {request.resource}"
     if request.labels:
-        asked += f" where {' and '.join(map(_format_requirement, request.labels))}"
+        demand += f" where {' and '.join(map(_format_requirement, request.labels))}"
     if most:
-        return f"it asks for {asked}, and the node with the most has {most}"
+        return f"it asks for {demand}, and the node with the most has {most}"
     others = f"; {len(offering)} with {request.resource} are labelled otherwise" if offering else ""
-    return f"it asks for {asked}, which no node has{others}"
+    return f"it asks for {demand}, which no node has{others}"
 
 
 def _format_requirement(rule: Manifest) -> str:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import scanflow as sf
 from scanflow.backends.kubernetes.batch.run_checks import check_definition, plan_steps
+from scanflow.backends.kubernetes.gpu_findings import check_node_gpus
 from scanflow.backends.kubernetes.gpus import DevicePlugin, GpuRequest, build_gpu_request, check_gpus, explain_lack
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.nodes import list_nodes
@@ -73,7 +74,7 @@ def draw_node(draw: st.DrawFn) -> tuple[Manifest, dict[tuple[str, Any], int]]:
 
 
 @given(draw_node(), st.one_of(st.integers(1, 8), st.integers(2, 8).map(lambda n: 1 / n), st.sampled_from(PROFILES)))
-def test_a_pod_is_placed_where_what_it_asked_for_is_offered_and_nowhere_else(
+def test_a_pod_is_placed_where_its_request_is_offered_and_nowhere_else(
     drawn: tuple[Manifest, dict[tuple[str, Any], int]], gpu: Any
 ) -> None:
     node, there = drawn
@@ -96,7 +97,7 @@ def test_memory_is_a_requirement_of_the_node() -> None:
     assert explain_lack([make_node("n", {"nvidia.com/gpu": 8}, {})], request(gpu=1, gpu_memory="1Gi"))  # not known
 
 
-def test_why_no_node_has_what_is_asked_for() -> None:
+def test_why_no_node_has_what_is_requested() -> None:
     two = make_node("n", {"nvidia.com/gpu": 2}, {})
     shared = make_node("s", {"nvidia.com/gpu": 8}, {"nvidia.com/gpu.sharing-strategy": "mps"})
     assert explain_lack([], request(gpu=1)) == ""  # nodes that nobody may list may have it
@@ -159,3 +160,36 @@ def test_a_plan_says_which_step_fits_on_no_node() -> None:
     assert "fits on no node" not in str(plan_steps(cluster, two, NVIDIA).steps[0].notes)
     (note,) = [note for note in plan_steps(cluster, four, NVIDIA).steps[0].notes if "fits on no node" in note]
     assert note.endswith("and the node with the most has 2")
+
+
+def test_the_doctor_says_what_nodes_offer_and_what_is_free() -> None:
+    cluster = MemoryCluster()
+    assert [finding.found for finding in check_node_gpus(cluster)] == ["no node offers any"]
+    whole = {
+        "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
+        "nvidia.com/gpu.memory": "81559",
+        "nvidia.com/cuda.driver-version.full": "580.95.05",
+    }
+    shares = {"nvidia.com/gpu.sharing-strategy": "time-slicing", "nvidia.com/gpu.replicas": "4"}
+    for name in ("a", "b"):
+        cluster.create(make_node(name, {"nvidia.com/gpu": 8}, whole))
+    cluster.create(make_node("c", {"nvidia.com/gpu": 4, "nvidia.com/mig-1g.10gb": 0}, whole | shares))
+    cluster.create(make_node("d", {"amd.com/gpu": 2}, {}))
+    cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "other"}})
+    for number, (node, phase) in enumerate([("a", "Running"), ("b", "Pending"), ("b", "Succeeded"), ("c", "Running")]):
+        container = {"name": "step", "resources": {"limits": {"nvidia.com/gpu": "2", "cpu": "4"}}}
+        cluster.create(
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": f"pod-{number}", "namespace": "other"},
+                "spec": {"nodeName": node, "containers": [container, {"name": "wait"}]},
+                "status": {"phase": phase},
+            }
+        )
+    card, sliced = "NVIDIA-H100-80GB-HBM3, 79.6Gi, driver 580.95.05", "each a share of 1/4, by time slicing"
+    assert [finding.found for finding in check_node_gpus(cluster)] == [
+        "2 of amd.com/gpu, 2 free, on d",
+        f"16 of nvidia.com/gpu, 12 free, on a, b: {card}",
+        f"4 of nvidia.com/gpu, 2 free, on c: {card}, {sliced}: memory is not bounded",
+    ]

@@ -170,7 +170,7 @@ def test_a_rank_sees_its_own_gpus_of_those_of_its_pod(
     assert seen in done.stdout.splitlines()
 
 
-def test_the_gpus_of_its_ranks_are_asked_for_by_each_pod_and_by_no_launcher() -> None:
+def test_each_pod_requests_the_gpus_of_its_ranks_and_the_launcher_none() -> None:
     resources = sf.Resources(cpu=1, gpu=2)
     asking = job(profile="cpu", policy="granularity", n_tasks=5, resources_per_task=resources)
     assert_manifests("volcano-gpus", *build_volcano_objects(asking))

@@ -124,7 +124,9 @@ def build_step_template(
     template = argo.Template(container=container)
     placement = add_gpu_placement(build_step_placement(node.affinity, app=app.name, team=app.team, run=run), gpus)
     template.node_selector = placement.get("nodeSelector")
-    template.tolerations = [argo.Toleration.model_validate(given) for given in placement.get("tolerations", [])] or None
+    template.tolerations = [
+        argo.Toleration.model_validate(toleration) for toleration in placement.get("tolerations", [])
+    ] or None
     template.affinity = argo.Affinity.model_validate(placement["affinity"]) if "affinity" in placement else None
     if isinstance(node.affinity, Affinity) and node.affinity.mode != "any":
         template.pod_spec_patch = _GUARANTEED

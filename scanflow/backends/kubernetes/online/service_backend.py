@@ -380,8 +380,8 @@ class KubernetesServices:
         list nodes."""
         try:
             tolerated = list_tolerated(build_gpu_request(build_gpu_resources(shape), self._settings.device_plugin))
-            asked = MAX_POLICY_QUERIES if shape.affinity in EXCLUSIVE else 0
-            return read_kubelet_policies(self._cluster, asked=asked, tolerated=tolerated)
+            queries = MAX_POLICY_QUERIES if shape.affinity in EXCLUSIVE else 0
+            return read_kubelet_policies(self._cluster, asked=queries, tolerated=tolerated)
         except AccessDeniedError:
             return []
 
