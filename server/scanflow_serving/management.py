@@ -5,10 +5,11 @@ The data plane may ask for a token, which neither Prometheus nor the API server'
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from scanflow_serving import documents
 from scanflow_serving.inference_problems import ProblemError
+from scanflow_serving.instance_gpu import has_device
 from scanflow_serving.messages import Request, Response
 from scanflow_serving.routes import ServingApplication
 
@@ -26,12 +27,20 @@ class Management:
         if request.method not in {"GET", "HEAD"}:
             return self.refuse(ProblemError(405, "This port is read-only.", headers=(("allow", "GET, HEAD"),)))
         if request.path == STATE:
-            return documents.to_response(
-                {**self._application.describe_state(metrics=True), "rss_bytes": documents.find_rss_bytes()}
-            )
+            own = {"rss_bytes": documents.find_rss_bytes(), **_read_devices()}
+            return documents.to_response({**self._application.describe_state(metrics=True), **own})
         if request.path in _SHARED_PATHS:
             return await self._application.handle(request)
         return self.refuse(ProblemError(404, f"There is no path {request.path[:80]!r} on this port."))
 
     def refuse(self, problem: ProblemError) -> Response:
         return problem.build_response()
+
+
+def _read_devices() -> dict[str, Any]:
+    """Return the GPUs that this pod was granted, if any."""
+    if not has_device():
+        return {}
+    from scanflow.backends.pod_devices import read_pod_devices
+
+    return {"devices": [use.model_dump() for use in read_pod_devices()]}

@@ -11,6 +11,11 @@ import sys
 from pathlib import Path
 from typing import Any, Self
 
+import pytest
+
+from scanflow.accelerators.visible import HOLDER_VARIABLE
+from scanflow.backends.kubernetes.online.instance_status import parse_instance_status
+from scanflow.backends.kubernetes.online.observed_objects import build_instance_record
 from scanflow.instance_messages import DesiredInstanceState, InstanceSpec, Limits, ModelFiles, Node, Revision, encode
 from tests.serving import hold_port
 from tests.waiting import patient, wait_until
@@ -114,6 +119,17 @@ def test_it_answers_any_host_and_ends_without_a_lost_request(tmp_path: Path) -> 
             assert (last.status, last.getheader("connection")) == (200, "close")
             connection.close()
         assert pod.process.wait(patient(60)) == 0
+
+
+def test_it_says_which_gpus_it_was_granted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HOLDER_VARIABLE, "pod")
+    monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "GPU-1")
+    with Pod(tmp_path) as pod:
+        pod.until_ready()
+        status = parse_instance_status(pod.document("/state"))
+    pod_document = {"metadata": {"name": "w-r1-abc"}, "spec": {"containers": [{"name": "instance"}]}}
+    record = build_instance_record(pod_document, status, "w")
+    assert [(use.uuid, use.sharing) for use in record.devices] == [("GPU-1", "exclusive")]
 
 
 def test_its_data_plane_asks_for_the_token_and_its_metrics_do_not(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from scanflow.accelerators.visible import HOLDER_VARIABLE
 from scanflow.app.quantities import round_memory
 from scanflow.app.resources import Resources
 from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.pod_devices import SHARE_VARIABLE
 from scanflow.errors import UnsupportedError
 
 Vendor = Literal["nvidia", "amd"]
@@ -64,7 +65,7 @@ class GpuRequest(NamedTuple):
     labels: tuple[Manifest, ...] = ()
     """The requirements on the labels of its node, as ``matchExpressions``."""
 
-    is_share: bool = False
+    share: float = 1.0
 
     @property
     def limits(self) -> dict[str, str]:
@@ -114,7 +115,7 @@ def check_gpus(plugin: DevicePlugin, find_nodes: FindNodes, resources: Resources
         request = build_gpu_request(resources, plugin)
     except UnsupportedError as error:
         raise UnsupportedError(f"{who}: the backend 'kubernetes' does not support {error}") from error
-    nodes = find_nodes() if request is not None and request.is_share else None
+    nodes = find_nodes() if request is not None and request.share < 1 else None
     if request is not None and nodes is not None and (lack := explain_lack(nodes, request)):
         other = next(name for name in SHARES if name != plugin.shares)
         advice = (
@@ -127,8 +128,9 @@ def check_gpus(plugin: DevicePlugin, find_nodes: FindNodes, resources: Resources
 
 def build_gpu_variables(request: GpuRequest | None) -> list[Manifest]:
     """Return the environment variables of a container, by what it asks for."""
-    sharing = _SHARED_VARIABLES if request is not None and request.is_share else {}
-    variables = _HIDDEN if request is None else {HOLDER_VARIABLE: "pod", **sharing}
+    variables = _HIDDEN if request is None else {HOLDER_VARIABLE: "pod"}
+    if request is not None and request.share < 1:
+        variables = {**variables, SHARE_VARIABLE: f"{request.share:g}", **_SHARED_VARIABLES}
     return [{"name": name, "value": value} for name, value in variables.items()]
 
 
@@ -145,7 +147,7 @@ def _build_share(share: float, memory: int | None, name: str) -> GpuRequest:
             f"evenly with MPS, and not at all with time slicing. Remove gpu_memory."
         )
     labels = _require(_SHARING, "In", *_STRATEGIES), _require(_REPLICAS, "In", str(parts))
-    return GpuRequest(name, 1, labels, is_share=True)
+    return GpuRequest(name, 1, labels, share)
 
 
 def _require_memory(label: str, memory: int | None) -> tuple[Manifest, ...]:

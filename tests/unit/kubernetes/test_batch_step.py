@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import scanflow as sf
+from scanflow.accelerators.visible import HOLDER_VARIABLE
 from scanflow.backends.definition import SavedDefinition
 from scanflow.backends.kubernetes.batch.launch_plan import plan_launches
 from scanflow.backends.kubernetes.batch.log_framing import split_streams
@@ -167,6 +168,16 @@ def test_a_function_is_called_with_what_an_earlier_one_returned(tmp_path: Path) 
     assert claim.pod("first")[0] == 0
     assert claim.pod("second")[0] == 0
     assert json.loads(claim.read_report("outputs") or "") == {"result": "7"}
+
+
+def test_a_step_says_which_gpus_its_pod_was_granted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    claim = Claim(tmp_path, [step("load"), step("train")])
+    claim.pod("load")
+    assert "devices" not in claim.report
+    monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "GPU-1,GPU-2")
+    monkeypatch.setenv(HOLDER_VARIABLE, "pod")
+    assert claim.pod("train")[0] == 0
+    assert [use["uuid"] for use in claim.report["devices"]] == ["GPU-1", "GPU-2"]
 
 
 def test_how_a_step_failed_is_reported(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from scanflow.accelerators.visible import HOLDER_VARIABLE
 from scanflow.backends.kubernetes.batch import pod_layout
 from scanflow.backends.kubernetes.batch.folders import Folders, begin_attempt, create_empty_folder
 from scanflow.backends.kubernetes.batch.pod_process import ProcessEnd, run_process
@@ -31,7 +32,8 @@ def run_step(folders: Folders, step: str, index: int | None, *, retry: int, befo
         retry: Its failures in this Workflow.
         before: Attempts in earlier Workflows of the run, by task.
     """
-    launch = read_launch(folders, step) if index is None and not retry and not folders.store else None
+    is_plain = index is None and not retry and not folders.store and HOLDER_VARIABLE not in os.environ
+    launch = read_launch(folders, step) if is_plain else None
     if launch is not None:
         return _launch(launch, folders, 1 + before.get(step, 0))
     from scanflow.backends.kubernetes.batch.pod_task import Pod

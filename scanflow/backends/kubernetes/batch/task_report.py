@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from scanflow.app.quantities import format_duration
 from scanflow.backends.kubernetes.batch.pod_process import ProcessEnd
+from scanflow.backends.pod_devices import read_pod_devices
+from scanflow.backends.run_records import DeviceUse
 from scanflow.errors import ScanflowError
 from scanflow.text.failures import Failure, parse_failure
 
@@ -41,6 +43,7 @@ class TaskReport(BaseModel):
     files: tuple[tuple[str, int], ...] | None = None
     """The names and bytes of the files that it left; None: they are too many to be reported."""
 
+    devices: tuple[DeviceUse, ...] = ()
     failure: Failure | None = None
 
     def to_json(self) -> str:
@@ -80,6 +83,7 @@ def build_process_report(end: ProcessEnd) -> TaskReport:
         max_rss_bytes=end.max_rss_bytes,
         stopped=end.cause == "stopped",
         files=None if end.files is None else tuple(end.files),
+        devices=read_pod_devices(),
         failure=None if end.succeeded else _describe_failure(end),
     )
 

@@ -209,6 +209,7 @@ def _build_record(
         max_rss_bytes=report.max_rss_bytes,
         origin=report.origin,
         cache_note=report.cache_note,
+        devices=report.devices,
         failure=None
         if state in {"running", "succeeded"}
         else report.failure or _derive_failure(node, state, namespace),

@@ -34,6 +34,9 @@ class InstanceStatus:
     in_flight: int = 0
     rss_bytes: int | None = None
     problem: str = ""
+    devices: tuple[Mapping[str, Any], ...] = ()
+    """The GPUs that it was granted, as it reads them back; see :class:`~scanflow.backends.run_records.DeviceUse`."""
+
     samples: Samples = field(default_factory=dict)
 
 
@@ -58,6 +61,7 @@ def parse_instance_status(document: Mapping[str, Any]) -> InstanceStatus:
         in_flight=int(document.get("in_flight") or 0),
         rss_bytes=document.get("rss_bytes"),
         problem=str(document.get("unwell") or ""),
+        devices=tuple(document.get("devices") or ()),
         samples=parse_samples(document.get("metrics") or ()),
     )
 

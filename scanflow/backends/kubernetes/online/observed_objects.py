@@ -243,6 +243,7 @@ def build_instance_record(pod: Manifest, report: InstanceStatus | None, service:
         requested=dict(resources.get("requests") or {}),
         granted=_read_allocated_resources(get_container_status(pod)),
         cpus=[] if report is None else list(report.cpus),
+        **({"devices": list(report.devices)} if report is not None and report.devices else {}),
     )
 
 
