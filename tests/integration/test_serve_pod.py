@@ -121,7 +121,7 @@ def test_it_answers_any_host_and_ends_without_a_lost_request(tmp_path: Path) -> 
         assert pod.process.wait(patient(60)) == 0
 
 
-def test_it_says_which_gpus_it_was_granted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_says_which_gpus_are_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(HOLDER_VARIABLE, "pod")
     monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "GPU-1")
     with Pod(tmp_path) as pod:

@@ -43,7 +43,7 @@ def test_a_part_is_listed_and_not_the_gpu_that_it_is_of() -> None:
     assert (use["uuid"], use["name"], use["memory_bytes"]) == (part, "NVIDIA H100 1g.10gb", 10 * GIB)
 
 
-def test_without_the_drivers_library_it_says_what_the_runtime_was_told() -> None:
+def test_without_the_drivers_library_it_lists_those_of_the_container_runtime() -> None:
     none = NoAccelerators("no nvidia-ml-py")
     assert read(none, NVIDIA_VISIBLE_DEVICES=f"{FIRST.uuid},MIG-1") == [
         {"number": 0, "uuid": FIRST.uuid, "sharing": "exclusive"},
@@ -52,7 +52,7 @@ def test_without_the_drivers_library_it_says_what_the_runtime_was_told() -> None
     assert read(none, NVIDIA_VISIBLE_DEVICES="all") == []
 
 
-def test_who_asked_for_none_reads_nothing() -> None:
+def test_a_container_without_a_request_reads_nothing() -> None:
     def fail() -> Accelerators:
         raise AssertionError
 

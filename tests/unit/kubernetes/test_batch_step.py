@@ -170,7 +170,7 @@ def test_a_function_is_called_with_what_an_earlier_one_returned(tmp_path: Path) 
     assert json.loads(claim.read_report("outputs") or "") == {"result": "7"}
 
 
-def test_a_step_says_which_gpus_its_pod_was_granted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_says_which_gpus_its_pod_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     claim = Claim(tmp_path, [step("load"), step("train")])
     claim.pod("load")
     assert "devices" not in claim.report
