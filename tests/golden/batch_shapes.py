@@ -11,6 +11,7 @@ from scanflow.backends.kubernetes.batch.argo_workflow import build_workflow_mani
 from scanflow.backends.kubernetes.batch.finished_steps import FinishedSteps
 from scanflow.backends.kubernetes.batch.pod_settings import PodSettings, StepImage
 from scanflow.backends.kubernetes.batch.run_document import RunDocument
+from scanflow.backends.kubernetes.gpus import DevicePlugin
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.object_labels import derive_namespace
 from scanflow.backends.run_definition import RunDefinition
@@ -24,7 +25,12 @@ def step(name: str, **fields: Any) -> sf.Executor:
 
 
 def make_manifest(
-    nodes: list[sf.Executor], *, only: str | None = None, finished: FinishedSteps | None = None, **more: Any
+    nodes: list[sf.Executor],
+    *,
+    only: str | None = None,
+    finished: FinishedSteps | None = None,
+    plugin: DevicePlugin | None = None,
+    **more: Any,
 ) -> Manifest:
     workflow = sf.Workflow(name="wf", nodes=nodes)
     app = sf.Application(name="shop", team="data", workflows=[workflow], app_dir="/srv/shop")
@@ -41,6 +47,7 @@ def make_manifest(
         images=images | {node.name: StepImage(node.image) for node in nodes if node.image is not None},
         volumes=({"name": "code", "configMap": {"name": "code-0123456789abcdef"}},),
         pull_secret="registry",
+        device_plugin=plugin or DevicePlugin(),
     )
     manifest = build_workflow_manifest(document, definition, finished or FinishedSteps(), place)
     assert manifest is not None

@@ -32,6 +32,7 @@ BUILT_IN_GROUPS: Final = {
     "policy",
     "networking.k8s.io",
     "rbac.authorization.k8s.io",
+    "resource.k8s.io",
 }
 
 FREE_FORM: Final = {("annotations",), ("labels",), ("matchLabels",), ("nodeSelector",)}

@@ -28,7 +28,7 @@ RECORDS = st.builds(
 
 
 @given(st.lists(RECORDS, max_size=12))
-def test_a_listed_run_is_masked_as_a_shown_one_however_it_changed_since(records: list[RunRecord]) -> None:
+def test_a_listed_run_is_mmechanism_a_shown_one_however_it_changed_since(records: list[RunRecord]) -> None:
     runs = MaskedRuns(lambda _run: MASKER)
     assert [runs.mask(record) for record in records] == [mask_run(record, lambda: MASKER) for record in records]
 

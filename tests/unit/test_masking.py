@@ -103,7 +103,7 @@ def test_what_an_address_holds_is_masked_without_the_address_too() -> None:
     assert masker.mask_text("no such user: ada, hunt er2, hunt%20er2") == "no such user: ada, ***, ***"
 
 
-def test_a_short_secret_is_masked_as_a_word_and_a_shorter_one_not_in_texts() -> None:
+def test_a_short_secret_is_mmechanism_a_word_and_a_shorter_one_not_in_texts() -> None:
     masker = Masker({"password": "test", "token": "abc", "secret": "12345678", "api_key": "true"})
     assert masker.mask_text("test of the latest, abc, 12345678, true") == "*** of the latest, abc, 12345678, true"
 

@@ -87,7 +87,7 @@ def test_text_is_folded_as_a_pattern_that_ignores_case_does() -> None:
     assert all(re.fullmatch(secret_patterns.fold(letter), letter, re.IGNORECASE) for letter in taken)
 
 
-def test_a_secret_in_a_long_text_is_masked_as_in_a_short_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_in_a_long_text_is_mmechanism_in_a_short_one(monkeypatch: pytest.MonkeyPatch) -> None:
     @given(st.lists(TEXTS, min_size=1, max_size=3), st.sampled_from([1, 5, 4000, 5000]))
     def hold(texts: list[str], length: int) -> None:
         text = ("x" * length + " ").join(texts)

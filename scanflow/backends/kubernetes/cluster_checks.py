@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 
 from scanflow.backends.findings import Finding, Mark
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.gpu_findings import check_node_gpus
+from scanflow.backends.kubernetes.gpu_claims import read_controller_version
+from scanflow.backends.kubernetes.gpu_findings import check_device_classes, check_node_gpus
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest, build_manifest, get_condition
 from scanflow.backends.kubernetes.kubernetes_settings import JOB_KINDS, KubernetesSettings
 from scanflow.backends.kubernetes.nodes import KubeletPolicy, read_kubelet_policies
@@ -80,6 +81,7 @@ def examine(cluster: Cluster, settings: KubernetesSettings, *, thorough: bool = 
         ("rights", lambda: _check_rights(cluster, settings, available_kinds)),
         ("nodes", lambda: _check_nodes(read_kubelet_policies(cluster, limit=MAX_CHECKED_NODES))),
         ("GPUs", lambda: check_node_gpus(cluster)),
+        ("GPU claims", lambda: check_device_classes(cluster, settings)),
         ("storage", lambda: [_check_storage(cluster, settings)]),
         ("outputs", lambda: check_outputs_storage(cluster, settings, thorough=thorough)),
         ("metrics", lambda: [_check_metrics(api_versions), _check_prometheus(cluster, settings)]),
@@ -135,7 +137,7 @@ def _check_engines(cluster: Cluster, settings: KubernetesSettings, api_versions:
             yield Finding(problem, engine.name, f"not installed; {engine.purpose}", f"see {engine.install}")
             continue
         controller = controllers.get(engine.controller)
-        version = _read_version(controller) if controller else ""
+        version = read_controller_version(controller) if controller else ""
         description = f"{api_version}{f', {version}' if version else ''}; {engine.purpose}"
         if controller and not controller.get("status", {}).get("availableReplicas"):
             advice = f"kubectl -n {controller['metadata']['namespace']} describe pods"
@@ -144,18 +146,11 @@ def _check_engines(cluster: Cluster, settings: KubernetesSettings, api_versions:
             yield Finding("✓", engine.name, description)
 
 
-def _read_version(controller: Manifest) -> str:
-    """Return the version of a Deployment, from its labels or its image tag."""
-    labels = controller["metadata"].get("labels") or {}
-    image = str(controller["spec"]["template"]["spec"]["containers"][0].get("image", ""))
-    tag = image.rpartition("/")[2].partition("@")[0].partition(":")[2]
-    version = labels.get("app.kubernetes.io/version") or tag
-    return str(version) if re.match(r"v?\d", version) else ""
-
-
 def _check_rights(cluster: Cluster, settings: KubernetesSettings, available_kinds: set[str]) -> Iterator[Finding]:
-    namespace, unused = settings.namespace, JOB_KINDS.keys() - {settings.mpi}
-    kinds = [kind for kind in USED_VERBS if kind in available_kinds - {JOB_KINDS[engine] for engine in unused}]
+    namespace, unused = settings.namespace, {JOB_KINDS[engine] for engine in JOB_KINDS.keys() - {settings.mpi}}
+    if settings.gpu_requests != "resource-claims":
+        unused |= {"DeviceClass", "ResourceClaimTemplate"}
+    kinds = [kind for kind in USED_VERBS if kind in available_kinds - unused]
     missing = list_missing_permissions(cluster, kinds, namespace=namespace)
     user = (read_user(cluster) or "USER") if missing else ""
     where = "in all namespaces" if namespace is None else f"in the namespace {namespace}"

@@ -9,13 +9,16 @@ from typing import Final, NamedTuple
 from scanflow.app.quantities import round_memory
 from scanflow.backends.findings import Finding
 from scanflow.backends.kubernetes.cluster import Cluster
+from scanflow.backends.kubernetes.gpu_claims import list_device_classes
 from scanflow.backends.kubernetes.gpus import PARTS_AS_GPUS, count_gpus
 from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.errors import AccessDeniedError
 
 _WHAT: Final = "GPUs"
 _PREFIXES: Final = ("nvidia.com/gpu", "nvidia.com/mig-", "amd.com/gpu")
 _MAX_NAMED: Final = 5
+_CLAIMS: Final = "GPU claims"
 
 
 class _Offer(NamedTuple):
@@ -51,6 +54,25 @@ def check_node_gpus(cluster: Cluster) -> Iterator[Finding]:
         free = "" if usage is None else f", {total - sum(usage[name, offer.resource] for name in names)} free"
         about = ", ".join(filter(None, offer[1:]))
         yield Finding("✓", _WHAT, f"{total} of {offer.resource}{free}, on {where}{f': {about}' if about else ''}")
+
+
+def check_device_classes(cluster: Cluster, settings: KubernetesSettings) -> Iterator[Finding]:
+    """Yield whether GPUs can be claimed, where they are, and which device classes grant extended resources."""
+    is_used = settings.gpu_requests == "resource-claims"
+    if not cluster.has_kind("DeviceClass"):
+        if is_used:
+            advice = "upgrade it to Kubernetes 1.34, or export SCANFLOW_KUBERNETES_GPU_REQUESTS=device-plugin"
+            yield Finding("✗", _CLAIMS, "the cluster has no resource.k8s.io/v1", advice)
+        return
+    classes = list_device_classes(cluster)
+    if is_used:
+        there = f"the device classes are {', '.join(classes)}" if classes else "there is no device class"
+        is_there = settings.device_plugin.device_class in classes
+        advice = "" if is_there else "install a driver, or export SCANFLOW_KUBERNETES_GPU_CLASS=NAME"
+        yield Finding("✓" if is_there else "✗", _CLAIMS, there, advice)
+    for name, resource in classes.items():
+        if resource.startswith(_PREFIXES):
+            yield Finding("✓", _CLAIMS, f"the device class {name} grants {resource}, which no node counts")
 
 
 def count_usage(pods: Iterable[Manifest]) -> Mapping[tuple[str, str], int]:

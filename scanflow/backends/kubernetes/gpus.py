@@ -1,4 +1,5 @@
-"""The GPUs that a pod asks for: what its device plugin calls them, and the nodes where they are that. Pure.
+"""The GPUs that a pod asks for: what its device plugin calls them, and the nodes where they are that; or what its claim
+of them says (dynamic resource allocation). Pure.
 
 A plugin that offers a GPU in shares (time slicing, MPS), or its parts under the strategy ``single``, calls each of them
 a GPU as well: a pod that asks for a whole one must not be placed there. NVIDIA's GPU feature discovery labels nodes
@@ -7,6 +8,8 @@ with how their GPUs are offered; a node without its labels counts as one with wh
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +18,14 @@ from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 from scanflow.accelerators.visible import HOLDER_VARIABLE
 from scanflow.app.quantities import round_memory
 from scanflow.app.resources import Resources
-from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.kinds import Manifest, drop_empty
 from scanflow.backends.pod_devices import SHARE_VARIABLE
 from scanflow.errors import UnsupportedError
 
 Vendor = Literal["nvidia", "amd"]
+Mechanism = Literal["device-plugin", "resource-claims"]
+"""Whether a pod asks a device plugin for its GPUs, or claims them of a device class."""
+
 SharesName = Literal["nvidia.com/gpu", "nvidia.com/gpu.shared"]
 """What NVIDIA's device plugin calls a share of a GPU; the second with its ``renameByDefault``."""
 
@@ -32,6 +38,12 @@ _MEMORY: Final = "nvidia.com/gpu.memory"
 
 PARTS_AS_GPUS: Final = "nvidia.com/gpu.slices.gi"
 """Nodes have it whose plugin calls the parts of a GPU GPUs (the MIG strategy ``single``)."""
+
+CLAIM: Final = "gpu"
+"""The name of a pod's claim, within the pod."""
+
+_DRIVER: Final = "gpu.nvidia.com"
+"""Whose attributes and capacities NVIDIA's devices have, as conditions on them name it."""
 
 _STRATEGIES: Final = ("mps", "time-slicing")
 _ROUNDING: Final = 1e-6
@@ -54,6 +66,35 @@ class DevicePlugin:
     shares: SharesName = "nvidia.com/gpu"
     """The extended resource of a share of a GPU."""
 
+    mechanism: Mechanism = "device-plugin"
+    device_class: str = _DRIVER
+    """The device class of whole GPUs that are claimed."""
+
+    part_class: str = "mig.nvidia.com"
+    """That of parts."""
+
+
+class ResourceClaim(NamedTuple):
+    """The devices that are claimed for one pod."""
+
+    device_class: str
+    number: int
+    conditions: tuple[str, ...] = ()
+    """What each of them must be, in CEL."""
+
+    @property
+    def spec(self) -> Manifest:
+        """As of a ResourceClaim."""
+        exactly: Manifest = {"deviceClassName": self.device_class, "allocationMode": "ExactCount", "count": self.number}
+        if self.conditions:
+            exactly["selectors"] = [{"cel": {"expression": condition}} for condition in self.conditions]
+        return {"devices": {"requests": [{"name": CLAIM, "exactly": exactly}]}}
+
+    @property
+    def template(self) -> str:
+        """The name of the ResourceClaimTemplate: equal claims of a namespace share it."""
+        return f"scanflow-gpu-{hashlib.sha256(json.dumps(self.spec, sort_keys=True).encode()).hexdigest()[:10]}"
+
 
 class GpuRequest(NamedTuple):
     """What the container of a pod asks for, and the nodes that have it."""
@@ -66,10 +107,22 @@ class GpuRequest(NamedTuple):
     """The requirements on the labels of its node, as ``matchExpressions``."""
 
     share: float = 1.0
+    claim: ResourceClaim | None = None
+    """What it claims. None: it asks for the extended resource."""
 
     @property
     def limits(self) -> dict[str, str]:
-        return {self.resource: str(self.number)}
+        return {} if self.claim else {self.resource: str(self.number)}
+
+    @property
+    def claims(self) -> list[Manifest]:
+        """The claims of the pod that its container uses."""
+        return [{"name": CLAIM}] if self.claim else []
+
+    @property
+    def pod_claims(self) -> list[Manifest]:
+        """The claims of the pod."""
+        return [{"name": CLAIM, "resourceClaimTemplateName": self.claim.template}] if self.claim else []
 
     @property
     def tolerations(self) -> list[Manifest]:
@@ -87,6 +140,8 @@ def build_gpu_request(resources: Resources, plugin: DevicePlugin) -> GpuRequest 
     gpu, memory = resources.gpu, resources.gpu_memory_bytes
     if not gpu:
         return None
+    if plugin.mechanism == "resource-claims":
+        return _build_claim_request(resources, plugin)
     if plugin.vendor == "amd":
         if isinstance(gpu, int) and memory is None:
             return GpuRequest("amd.com/gpu", gpu)
@@ -102,6 +157,25 @@ def build_gpu_request(resources: Resources, plugin: DevicePlugin) -> GpuRequest 
         return _build_share(gpu, memory, plugin.shares)
     whole = (_require(_SHARING, "NotIn", *_STRATEGIES), _require(PARTS_AS_GPUS, "DoesNotExist"))
     return GpuRequest("nvidia.com/gpu", gpu, (*whole, *_require_memory(_MEMORY, memory)))
+
+
+def _build_claim_request(resources: Resources, plugin: DevicePlugin) -> GpuRequest:
+    gpu, memory = resources.gpu, resources.gpu_memory_bytes
+    if isinstance(gpu, float):
+        raise UnsupportedError(
+            f"resources.{resources.part_of_gpu}: a claim grants whole GPUs, and parts. Write gpu=1, or ask a device "
+            "plugin: SCANFLOW_KUBERNETES_GPU_REQUESTS=device-plugin."
+        )
+    if plugin.vendor == "amd" and (isinstance(gpu, str) or memory is not None):
+        raise UnsupportedError(
+            f"resources.{resources.part_of_gpu}: of AMD's GPUs whole ones are claimed, of any size. Write gpu=1."
+        )
+    conditions = [] if isinstance(gpu, int) else [f"device.attributes['{_DRIVER}'].profile == '{gpu}'"]
+    if memory is not None:
+        conditions.append(f"device.capacity['{_DRIVER}'].memory.compareTo(quantity('{memory}')) >= 0")
+    number, device_class = (gpu, plugin.device_class) if isinstance(gpu, int) else (1, plugin.part_class)
+    claim = ResourceClaim(device_class, number, tuple(conditions))
+    return GpuRequest(f"{plugin.vendor}.com/gpu", number, claim=claim)
 
 
 def check_gpus(plugin: DevicePlugin, find_nodes: FindNodes, resources: Resources, who: str) -> None:
@@ -162,7 +236,7 @@ def add_gpu_placement(placement: Mapping[str, object], request: GpuRequest | Non
     """Return the fields of a pod's spec that place it, such as its affinity, with what its GPU requires."""
     if request is None:
         return dict(placement)
-    spec = {**placement, "tolerations": request.tolerations}
+    spec = {**placement, "tolerations": request.tolerations, **drop_empty(resourceClaims=request.pod_claims)}
     if request.labels:
         terms = {"nodeSelectorTerms": [{"matchExpressions": list(request.labels)}]}
         affinity = placement.get("affinity") or {}
@@ -198,8 +272,9 @@ def count_gpus(node: Manifest, resource: str) -> int:
 
 
 def explain_lack(nodes: Collection[Manifest], request: GpuRequest) -> str:
-    """Return why no node can ever take a pod with a request, as they are now; empty: one can."""
-    if not nodes:  # not known
+    """Return why no node can ever take a pod with a request, as they are now; empty: one can, or it is not known, as of
+    what is claimed."""
+    if not nodes or request.claim:
         return ""
     offering = [node for node in nodes if count_gpus(node, request.resource)]
     suiting = [node for node in offering if has_labels(node, request.labels)]

@@ -45,6 +45,8 @@ KINDS: Final[dict[str, Kind]] = {
     "SelfSubjectReview": Kind("authentication.k8s.io/v1", "selfsubjectreviews", namespaced=False),
     "SubjectAccessReview": Kind("authorization.k8s.io/v1", "subjectaccessreviews", namespaced=False),
     "StorageClass": Kind("storage.k8s.io/v1", "storageclasses", namespaced=False),
+    "DeviceClass": Kind("resource.k8s.io/v1", "deviceclasses", namespaced=False, engine="Kubernetes 1.34"),
+    "ResourceClaimTemplate": Kind("resource.k8s.io/v1", "resourceclaimtemplates", engine="Kubernetes 1.34"),
     "Lease": Kind("coordination.k8s.io/v1", "leases"),
     "CustomResourceDefinition": Kind("apiextensions.k8s.io/v1", "customresourcedefinitions", namespaced=False),
     "Workflow": Kind("argoproj.io/v1alpha1", "workflows", engine="Argo Workflows"),

@@ -7,7 +7,7 @@ from typing import Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
-from scanflow.backends.kubernetes.gpus import DevicePlugin, SharesName, Vendor
+from scanflow.backends.kubernetes.gpus import DevicePlugin, Mechanism, SharesName, Vendor
 from scanflow.backends.kubernetes.object_labels import derive_namespace
 from scanflow.environment_variables import list_variables, read_settings
 from scanflow.errors import InvalidError, did_you_mean
@@ -116,6 +116,15 @@ class KubernetesSettings(BaseModel):
     gpu_shares: SharesName = "nvidia.com/gpu"
     """What NVIDIA's device plugin calls a share of a GPU; ``nvidia.com/gpu.shared`` with its ``renameByDefault``."""
 
+    gpu_requests: Mechanism = "device-plugin"
+    """Whether pods ask a device plugin for GPUs, or claim them (dynamic resource allocation, of Kubernetes 1.34)."""
+
+    gpu_class: str | None = None
+    """The device class of whole GPUs that are claimed. Unset: ``gpu.nvidia.com``, or ``gpu.amd.com``."""
+
+    gpu_part_class: str = "mig.nvidia.com"
+    """The device class of parts of GPUs (MIG) that are claimed."""
+
     platform_namespace: str | None = None
     """The namespace of scanflow's own server, whose pods may connect to those of environments. Unset: none may."""
 
@@ -187,7 +196,8 @@ class KubernetesSettings(BaseModel):
 
     @property
     def device_plugin(self) -> DevicePlugin:
-        return DevicePlugin(self.gpu_vendor, self.gpu_shares)
+        device_class = self.gpu_class or f"gpu.{self.gpu_vendor}.com"
+        return DevicePlugin(self.gpu_vendor, self.gpu_shares, self.gpu_requests, device_class, self.gpu_part_class)
 
     def derive_namespace(self, app: str, team: str) -> str:
         """Return the namespace of an application's environment: ``namespace``, or one named after the application."""

@@ -36,6 +36,7 @@ USED_VERBS: Final[Mapping[str, tuple[str, ...]]] = {
                 "HTTPRoute",
                 "GRPCRoute",
             ),
+            "ResourceClaimTemplate",
             *("TraefikService", "IngressRoute", "Middleware", "ServersTransport", "TLSOption"),
         ),
         _OWN_VERBS,
@@ -44,6 +45,7 @@ USED_VERBS: Final[Mapping[str, tuple[str, ...]]] = {
     "Event": ("list",),
     "Node": ("list",),
     "StorageClass": ("list",),
+    "DeviceClass": ("list",),
     "Gateway": ("get",),
 }
 """The verbs used on each kind, in environments or, for kinds without a namespace, in the cluster."""

@@ -6,6 +6,7 @@ import pytest
 
 from scanflow.app.scaling import Scaling
 from scanflow.app.serving import Serving
+from scanflow.backends.kubernetes.gpus import DevicePlugin
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings, ServingEngine
 from scanflow.backends.kubernetes.online import instance_pods, render
@@ -50,11 +51,12 @@ def definition(**changes: object) -> ServiceSpec:
     return service_spec.with_changes(**changes)
 
 
-def make_manifests(engine: ServingEngine, spec: ServiceSpec) -> list[Manifest]:
+def make_manifests(engine: ServingEngine, spec: ServiceSpec, *, plugin: DevicePlugin | None = None) -> list[Manifest]:
     revision, maker = spec.current, ENGINES[engine]
-    template = instance_pods.build_pod_template(spec, revision, GIVEN, container=maker.container)
+    options = GIVEN._replace(device_plugin=plugin or DevicePlugin())
+    template = instance_pods.build_pod_template(spec, revision, options, container=maker.container)
     return [
-        instance_pods.build_config_map(spec, revision, GIVEN),
+        instance_pods.build_config_map(spec, revision, options),
         build_revision_object(maker, spec, revision, template),
         render.build_revision_service(spec, revision),
         render.build_stable_service(spec, canary=False),

@@ -36,7 +36,7 @@ def show(action: Action, masker: Masker) -> Action:
 @example(secret="alpha-bravo-delta", text=f"{TOKEN} ", occurs=False, arguments={})
 @example(secret="alpha-bravo-delta", text="https://ada:hunter2@host/", occurs=False, arguments={})
 @example(secret="alpha-bravo-delta", text="https://host/?a=b", occurs=False, arguments={})
-def test_the_text_of_an_action_is_masked_as_its_record_is(
+def test_the_text_of_an_action_is_mmechanism_its_record_is(
     secret: str, text: str, occurs: bool, arguments: dict[str, Any]
 ) -> None:
     row, masker = make_action_row("a1"), Masker.from_values([secret])

@@ -35,7 +35,7 @@ from scanflow.backends.kubernetes.batch.outputs_claim import (
 from scanflow.backends.kubernetes.batch.pod_functions import Functions, NamespaceKeys
 from scanflow.backends.kubernetes.batch.pod_layout import CODE, DRIVE, OUTPUTS_CLAIM, PROGRESS
 from scanflow.backends.kubernetes.batch.preparation import AppliedCode, StepCode
-from scanflow.backends.kubernetes.batch.run_checks import CheckedRun, check_definition, plan_steps
+from scanflow.backends.kubernetes.batch.run_checks import CheckedRun, check_definition, check_step_gpus, plan_steps
 from scanflow.backends.kubernetes.batch.run_document import RunDocument
 from scanflow.backends.kubernetes.batch.run_writer import RunVersion, StopRequestedError
 from scanflow.backends.kubernetes.batch.shared_runs import RunHeader, has_object, read_begun_drive
@@ -51,9 +51,7 @@ from scanflow.backends.kubernetes.batch.workflow_facts import (
     list_workflows,
 )
 from scanflow.backends.kubernetes.batch.workflow_records import ObservedWorkflow, observe_workflow
-from scanflow.backends.kubernetes.gpus import check_gpus
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.nodes import list_nodes
 from scanflow.backends.log_reader import LogReader, Stream
 from scanflow.backends.output_files import OutputFiles, OutputFilesReader
 from scanflow.backends.run_definition import RunDefinition
@@ -153,7 +151,7 @@ class KubernetesBatch(ClusterRuns):
         store = locate_store(self._cluster, self._cluster_settings, namespace)
         pod_settings = self._preparation.build_pod_settings(namespace, code, store)
         argo_workflow = build_workflow_manifest(document, definition, FinishedSteps(), pod_settings)
-        return [manifest for manifest in (code.config_map, argo_workflow) if manifest is not None]
+        return [manifest for manifest in (*code.objects, argo_workflow) if manifest is not None]
 
     def _ensure(self, app: Application) -> None:
         super()._ensure(app)
@@ -162,8 +160,8 @@ class KubernetesBatch(ClusterRuns):
         )
 
     def _check(self, definition: RunDefinition) -> CheckedRun:
-        plugin, find_nodes = self._cluster_settings.device_plugin, partial(list_nodes, self._cluster)
-        return check_definition(definition, self._functions.check, partial(check_gpus, plugin, find_nodes))
+        check_gpus = partial(check_step_gpus, self._cluster, self._cluster_settings.device_plugin)
+        return check_definition(definition, self._functions.check, check_gpus)
 
     def keep_function(self, pickled: bytes) -> str:
         return self._functions.keep(pickled)
@@ -355,8 +353,8 @@ class KubernetesBatch(ClusterRuns):
             facts.note({StepName(step): TaskRecord(task=StepName(step), step=step, state="skipped")})
         if manifest is None:
             return None, None, edited
-        if code.config_map is not None:
-            self._applied_code.ensure(code.config_map)
+        for needed in code.objects:
+            self._applied_code.ensure(needed)
         begun = self._begin(journal, run, definition, document, before, code)
         forget_outputs(home, [task for task, record in tasks.items() if record.state not in FINISHED_STATES])
         kept = [task for task in current.values() if task.state == "succeeded"]

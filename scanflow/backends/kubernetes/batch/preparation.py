@@ -14,6 +14,7 @@ from scanflow.backends.kubernetes.batch.pod_settings import PodSettings, StepIma
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.environment.manifests import STEPS
 from scanflow.backends.kubernetes.expiring_set import ExpiringSet
+from scanflow.backends.kubernetes.gpu_claims import build_claim_templates
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.backends.kubernetes.pod_image import FindImage, PodImages
@@ -30,6 +31,14 @@ class StepCode(NamedTuple):
     config_map: Manifest | None = None
     """The application's files, where an image lacks them."""
 
+    claims: tuple[Manifest, ...] = ()
+    """The templates of what steps claim."""
+
+    @property
+    def objects(self) -> tuple[Manifest, ...]:
+        """What has to be there before the steps' pods."""
+        return self.claims if self.config_map is None else (self.config_map, *self.claims)
+
 
 class AppliedCode:
     """The ConfigMaps of code that were applied just now."""
@@ -39,7 +48,7 @@ class AppliedCode:
         self._cluster, self._get_environment, self._names = cluster, get_environment, ExpiringSet(CODE_CACHE_S)
 
     def ensure(self, code: Manifest) -> None:
-        """Apply the ConfigMap of an application's code, whose name has its content's hash."""
+        """Apply the ConfigMap of an application's code, or another object whose name has its content's hash."""
         metadata = code["metadata"]
         name = f"{self._get_environment(metadata['namespace'])}/{metadata['name']}"
         if name not in self._names:
@@ -69,7 +78,15 @@ class RunPreparation:
             images[node.name] = StepImage(image.image, tuple(image.mounts))
             if image.code is not None:
                 config_map, volumes = image.code.config_map, image.volumes
-        return StepCode(images, tuple(volumes), config_map)
+        namespace = self.settings.derive_namespace(app.name, app.team)
+        claims = build_claim_templates(
+            [node.resources for node in workflow.steps],
+            self.settings.device_plugin,
+            app=app.name,
+            team=app.team,
+            namespace=namespace,
+        )
+        return StepCode(images, tuple(volumes), config_map, tuple(claims))
 
     def build_pod_settings(self, namespace: str, code: StepCode, store: str | None) -> PodSettings:
         """Return the settings of a run's pods; ``store``: the environment's address in an object store, if it has."""

@@ -22,6 +22,7 @@ from scanflow.backends.kubernetes.batch.storage_volumes import (
 )
 from scanflow.backends.kubernetes.environment.manifests import build_env_from
 from scanflow.backends.kubernetes.gpus import add_gpu_placement, build_gpu_request, build_gpu_variables
+from scanflow.backends.kubernetes.kinds import drop_empty
 from scanflow.backends.kubernetes.placement import build_step_placement
 from scanflow.backends.kubernetes.pod_spec import (
     build_container_security,
@@ -38,12 +39,10 @@ MOUNTS: Final[tuple[Mapping[str, Any], ...]] = (
     {"name": "keys", "mountPath": str(pod_layout.KEYS), "readOnly": True},
 )
 _HELPER_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"cpu": "100m", "memory": "64Mi"}}
-_GUARANTEED: Final = json.dumps(
-    {
-        "containers": [{"name": "wait", "resources": _HELPER_RESOURCES}],
-        "initContainers": [{"name": "init", "resources": _HELPER_RESOURCES}],
-    }
-)
+_GUARANTEED: Final = {
+    "containers": [{"name": "wait", "resources": _HELPER_RESOURCES}],
+    "initContainers": [{"name": "init", "resources": _HELPER_RESOURCES}],
+}
 """Argo's own containers with limits: only a pod whose containers all have them gets cores of its own."""
 
 _RESTRICTED: Final = json.dumps(
@@ -109,7 +108,8 @@ def build_step_template(
         amounts["memory"] = str(resources.memory)
     gpus = build_gpu_request(resources, pod_settings.device_plugin)
     limits = amounts | (gpus.limits if gpus else {})
-    requirements = argo.ResourceRequirements.model_validate({"requests": limits, "limits": limits}) if limits else None
+    wanted = drop_empty(requests=limits, limits=limits, claims=gpus.claims if gpus else [])
+    requirements = argo.ResourceRequirements.model_validate(wanted) if wanted else None
     image = pod_settings.select_image(node.name)
     extra = [argo.VolumeMount.model_validate(mount) for mount in image.mounts]
     secrets = build_secret_variables(secret.source for secret in node.secrets)
@@ -128,8 +128,9 @@ def build_step_template(
         argo.Toleration.model_validate(toleration) for toleration in placement.get("tolerations", [])
     ] or None
     template.affinity = argo.Affinity.model_validate(placement["affinity"]) if "affinity" in placement else None
-    if isinstance(node.affinity, Affinity) and node.affinity.mode != "any":
-        template.pod_spec_patch = _GUARANTEED
+    patch = _GUARANTEED if isinstance(node.affinity, Affinity) and node.affinity.mode != "any" else {}
+    patch = {**patch, **drop_empty(resourceClaims=placement.get("resourceClaims", []))}
+    template.pod_spec_patch = json.dumps(patch) if patch else None
     return template
 
 

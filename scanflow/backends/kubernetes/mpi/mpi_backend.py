@@ -26,10 +26,11 @@ from scanflow.backends.kubernetes.batch.shared_runs import RunHeader, has_object
 from scanflow.backends.kubernetes.batch.workflow_facts import read_drive
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.environment.manifests import PODS
+from scanflow.backends.kubernetes.gpu_claims import check_device_class
 from scanflow.backends.kubernetes.kinds import Manifest, build_manifest
 from scanflow.backends.kubernetes.mpi.mpi_driver import JobDriver, JobEnd, derive_end_state
 from scanflow.backends.kubernetes.mpi.mpi_facts import JobFacts
-from scanflow.backends.kubernetes.mpi.mpi_objects import ClusterJob, Network
+from scanflow.backends.kubernetes.mpi.mpi_objects import ClusterJob, Network, build_worker_claims
 from scanflow.backends.kubernetes.mpi.observed_job import ObservedJob
 from scanflow.backends.kubernetes.mpi.operator import build_mpi_job
 from scanflow.backends.kubernetes.mpi.rank_program import PodProgram, build_pod_program, list_cluster_nodes
@@ -118,7 +119,9 @@ class KubernetesMPI(ClusterRuns):
 
     def _plan_job(self, app: Application, workflow: Workflow) -> tuple[PodProgram, MPIPlan]:
         program = build_pod_program(app, workflow, self._cluster_settings)
-        nodes = list_cluster_nodes(self._cluster, program.workload, self._cluster_settings.device_plugin)
+        plugin, who = self._cluster_settings.device_plugin, f"MPIWorkload {program.workload.name!r}"
+        check_device_class(self._cluster, plugin, program.workload.resources_per_task, who)
+        nodes = list_cluster_nodes(self._cluster, program.workload, plugin)
         plan = plan_job(program.workload, nodes)
         namespace = self._cluster_settings.derive_namespace(app.name, app.team)
         check_volume(self._cluster, namespace, program.workload, plan, self._cluster_settings)
@@ -153,7 +156,8 @@ class KubernetesMPI(ClusterRuns):
             has_services=self._may_have_services(),
         )
         manifests = build_volcano_objects(job) if self._cluster_settings.mpi == "volcano" else [build_mpi_job(job)]
-        return manifests if code is None else [code.config_map, *manifests]
+        claims = build_worker_claims(job)
+        return [*claims, *manifests] if code is None else [code.config_map, *claims, *manifests]
 
     def _has_task_topology(self) -> bool:
         namespace, name = SCHEDULER

@@ -10,10 +10,12 @@ from typing import Any, Final
 
 from scanflow.app.mpi import MPIWorkload
 from scanflow.app.quantities import format_memory
+from scanflow.app.resources import Resources
 from scanflow.backends.kubernetes.batch.pod_layout import DRIVE, format_workflow_name
 from scanflow.backends.kubernetes.environment.manifests import build_env_from
+from scanflow.backends.kubernetes.gpu_claims import build_claim_templates
 from scanflow.backends.kubernetes.gpus import DevicePlugin, GpuRequest, build_gpu_request, build_gpu_variables
-from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.kinds import Manifest, drop_empty
 from scanflow.backends.kubernetes.mpi.launcher_log import REPORT_PREFIX
 from scanflow.backends.kubernetes.object_labels import build_labels
 from scanflow.placement.mpi.job_plan import MPIPlan
@@ -133,9 +135,19 @@ class ClusterJob:
 
 def build_worker_gpus(worker: MPIWorker, job: ClusterJob) -> GpuRequest | None:
     """Return what a worker asks for: the GPUs of all its ranks; None: none."""
+    return build_gpu_request(_add_gpus(worker, job), job.device_plugin)
+
+
+def build_worker_claims(job: ClusterJob) -> list[Manifest]:
+    """Return the templates of what workers claim."""
+    asking = [_add_gpus(worker, job) for worker in job.plan.workers]
+    return build_claim_templates(asking, job.device_plugin, app=job.app, team=job.team, namespace=job.namespace)
+
+
+def _add_gpus(worker: MPIWorker, job: ClusterJob) -> Resources:
     resources = job.workload.resources_per_task
     assert isinstance(resources.gpu, int), "each rank has whole GPUs"
-    return build_gpu_request(resources.model_copy(update={"gpu": worker.n_tasks * resources.gpu}), job.device_plugin)
+    return resources.model_copy(update={"gpu": worker.n_tasks * resources.gpu})
 
 
 def compute_worker_resources(worker: MPIWorker, job: ClusterJob) -> Manifest:
@@ -143,7 +155,7 @@ def compute_worker_resources(worker: MPIWorker, job: ClusterJob) -> Manifest:
     gpus = build_worker_gpus(worker, job)
     resources = _compute_cores_and_memory(worker, job)
     if gpus is not None:
-        resources["limits"] = resources.get("limits", {}) | gpus.limits
+        resources |= drop_empty(limits=resources.get("limits", {}) | gpus.limits, claims=gpus.claims)
     return resources
 
 

@@ -12,6 +12,7 @@ from scanflow.app.mpi import MPIWorkload
 from scanflow.app.workflow import Workflow
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.code_configmap import APP_DIR, CodeConfigMap, build_code
+from scanflow.backends.kubernetes.gpu_claims import check_engine
 from scanflow.backends.kubernetes.gpus import (
     DevicePlugin,
     GpuRequest,
@@ -56,7 +57,7 @@ def build_pod_program(app: Application, workflow: Workflow, settings: Kubernetes
     """
     program = load_mpi_program(app, workflow)
     workload = program.workload
-    _check_supported(workload, settings.device_plugin)
+    _check_supported(workload, settings)
     if workload.image is not None:
         own = f"{workload.mainfile} is looked for in the image: the application's folder is not sent to an own image"
         note = own if program.file is not None else ""
@@ -71,7 +72,7 @@ def build_pod_program(app: Application, workflow: Workflow, settings: Kubernetes
     return PodProgram(workload, settings.mpi_image, _build_argv(program, _locate_program(program, app, code)), code)
 
 
-def _check_supported(workload: MPIWorkload, device_plugin: DevicePlugin) -> None:
+def _check_supported(workload: MPIWorkload, settings: KubernetesSettings) -> None:
     who = f"MPIWorkload {workload.name!r}"
     if workload.runtime is not None:
         raise UnsupportedError(
@@ -88,7 +89,10 @@ def _check_supported(workload: MPIWorkload, device_plugin: DevicePlugin) -> None
             f"{who}: the backend 'kubernetes' does not support resources_per_task.{resources.part_of_gpu}: each rank "
             "has whole GPUs of its pod. Write gpu=1."
         )
-    check_gpus(device_plugin, lambda: None, resources, who)
+    check_gpus(settings.device_plugin, lambda: None, resources, who)
+    if settings.mpi == "volcano":
+        advice = "Have the MPI Operator run jobs: SCANFLOW_KUBERNETES_MPI=mpi-operator."
+        check_engine("Volcano", resources, settings.device_plugin, who, advice)
 
 
 def _locate_program(program: MPIProgram, app: Application, code: CodeConfigMap) -> str:
@@ -142,7 +146,10 @@ def list_cluster_nodes(cluster: Cluster, workload: MPIWorkload, device_plugin: D
             )
     request = build_gpu_request(workload.resources_per_task, device_plugin)
     usable = [node for node in nodes if is_schedulable(node, list_tolerated(request))]
-    candidates = _list_candidates(usable) if request is None else _list_with_gpus(usable, workload, request)
+    if request is None or request.claim:
+        candidates = _list_candidates(usable)
+    else:
+        candidates = _list_with_gpus(usable, workload, request)
     return sorted(candidates, key=lambda node: (-node.cores, node.name))
 
 

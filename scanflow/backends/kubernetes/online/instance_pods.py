@@ -15,6 +15,7 @@ from scanflow.app.parameters import select_secrets, select_texts
 from scanflow.app.quantities import format_cpu, format_memory
 from scanflow.app.secrets import list_secret_sources
 from scanflow.backends.kubernetes.environment.manifests import build_env_from
+from scanflow.backends.kubernetes.gpu_claims import build_claim_templates
 from scanflow.backends.kubernetes.gpus import (
     DevicePlugin,
     GpuRequest,
@@ -226,6 +227,13 @@ def build_pod_template(
     return {"metadata": metadata, "spec": spec}
 
 
+def build_instance_claims(definition: ServiceSpec) -> list[Manifest]:
+    """Return the template of what instances claim, if they claim GPUs."""
+    asking, plugin = build_gpu_resources(definition.shape), build_pod_options(definition).device_plugin
+    namespace = get_namespace(definition)
+    return build_claim_templates([asking], plugin, app=definition.app, team=definition.team, namespace=namespace)
+
+
 def _build_recorder(definition: ServiceSpec, options: PodOptions) -> Manifest:
     """Return the sidecar container that logs recorded predictions to the tracker with MLflow's client.
 
@@ -275,7 +283,8 @@ def build_resources(shape: Shape, gpus: GpuRequest | None = None) -> Manifest:
     if shape.memory_bytes is not None:
         quantities["memory"] = format_memory(shape.memory_bytes)
     quantities |= gpus.limits if gpus else {}
-    return {"requests": quantities, "limits": dict(quantities)} if quantities else {}
+    claims = gpus.claims if gpus else []
+    return drop_empty(requests=quantities, limits=dict(quantities), claims=claims)
 
 
 def compute_threads(shape: Shape, env: Mapping[str, str]) -> dict[str, str]:

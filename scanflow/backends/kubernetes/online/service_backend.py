@@ -22,7 +22,8 @@ from scanflow.backends.kubernetes.api_errors import build_missing_kind_error
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.environment.apply import Environments
 from scanflow.backends.kubernetes.environment.tracker_manifests import resolve_tracker_uri
-from scanflow.backends.kubernetes.gpus import build_gpu_request, check_gpus, explain_lack, list_tolerated
+from scanflow.backends.kubernetes.gpu_claims import check_device_class, explain_cluster_lack
+from scanflow.backends.kubernetes.gpus import build_gpu_request, check_gpus, list_tolerated
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.backends.kubernetes.list_cache import ListCache
@@ -386,13 +387,14 @@ class KubernetesServices:
             return []
 
     def _check_gpus(self, shape: Shape, name: str) -> None:
-        find_nodes = partial(list_nodes, self._cluster)
-        check_gpus(self._settings.device_plugin, find_nodes, build_gpu_resources(shape), f"Workflow {name!r}")
+        plugin, resources, who = self._settings.device_plugin, build_gpu_resources(shape), f"Workflow {name!r}"
+        check_gpus(plugin, partial(list_nodes, self._cluster), resources, who)
+        check_device_class(self._cluster, plugin, resources, who)
 
     def _explain_lack(self, shape: Shape) -> str:
         """Return why no node has the GPUs of an instance, as they are now; empty: one has, or it asks for none."""
         request = build_gpu_request(build_gpu_resources(shape), self._settings.device_plugin)
-        return explain_lack(list_nodes(self._cluster) or (), request) if request else ""
+        return explain_cluster_lack(self._cluster, request, list_nodes(self._cluster)) if request else ""
 
     def _report_warnings(self, shape: Shape, name: str, observe: ServiceObserver) -> Shape:
         """Return the shape, and report or raise what the nodes do not support."""

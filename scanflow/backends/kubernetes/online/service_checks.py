@@ -11,6 +11,7 @@ from scanflow.app.secrets import iterate_secrets
 from scanflow.app.serving import Serving
 from scanflow.app.workflow import Workflow
 from scanflow.backends.kubernetes.environment.tracker_manifests import resolve_tracker_uri
+from scanflow.backends.kubernetes.gpu_claims import check_engine
 from scanflow.backends.kubernetes.gpus import check_gpus
 from scanflow.backends.kubernetes.kinds import KINDS
 from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
@@ -42,7 +43,7 @@ def check_workflow(app: Application, workflow: Workflow, shape: Shape, settings:
         raise UsageError(f"Workflow {workflow.name!r} is of type {workflow.type!r}: it is run, not served.")
     serving = workflow.serving or Serving()
     _check_clients(app, workflow, settings)
-    check_gpus(settings.device_plugin, lambda: None, build_gpu_resources(shape), f"Workflow {workflow.name!r}")
+    _check_gpus(shape, settings, f"Workflow {workflow.name!r}")
     if serving.record > 0 and resolve_tracker_uri(app, settings) is None:
         raise UsageError(
             f"Workflow {workflow.name!r}: serving.record keeps predictions in a tracker, and the application has none. "
@@ -56,6 +57,14 @@ def check_workflow(app: Application, workflow: Workflow, shape: Shape, settings:
     if scaling is not None:
         check_scaling(scaling, service=workflow.name, cores=shape.cores, settings=settings)
     return complete_shape(workflow.name, shape, select_texts(serving.env))
+
+
+def _check_gpus(shape: Shape, settings: KubernetesSettings, who: str) -> None:
+    resources = build_gpu_resources(shape)
+    check_gpus(settings.device_plugin, lambda: None, resources, who)
+    if settings.serving == "seldon":
+        advice = "Serve by Deployments: SCANFLOW_KUBERNETES_SERVING=deployment."
+        check_engine("Seldon Core", resources, settings.device_plugin, who, advice)
 
 
 def list_required_kinds(workflow: Workflow, settings: KubernetesSettings) -> list[str]:

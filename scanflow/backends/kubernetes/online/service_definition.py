@@ -129,24 +129,28 @@ def map_nodes_to_pod(nodes: tuple[Node, ...], app_dir: Path) -> tuple[Node, ...]
 
 
 def build_mounted_objects(definition: ServiceSpec, image: PodImage, token: str | None) -> list[Manifest]:
-    """Return the objects that a service's pods mount."""
+    """Return the objects that a service's pods mount, or claim GPUs by."""
     code = [] if image.code is None else [image.code.config_map]
-    return code if token is None else [*code, build_token_secret(definition, token)]
+    objects = [*code, *instance_pods.build_instance_claims(definition)]
+    return objects if token is None else [*objects, build_token_secret(definition, token)]
 
 
 def list_mounted_objects(definition: ServiceSpec) -> list[tuple[str, str]]:
-    """Return the kinds and names of the objects that the pods of a service mount."""
+    """Return the kinds and names of the objects that the pods of a service mount, or claim GPUs by."""
     volumes = definition.details.get("volumes") or ()
     code = [("ConfigMap", str(volume["configMap"]["name"])) for volume in volumes if "configMap" in volume]
     token = [("Secret", format_token_secret_name(definition.workflow))] if definition.serving.auth else []
     tls = [] if definition.tls is None else [("Secret", format_tls_secret_name(definition.workflow))]
-    return [*code, *token, *tls]
+    claims = [(claim["kind"], claim["metadata"]["name"]) for claim in instance_pods.build_instance_claims(definition)]
+    return [*code, *token, *tls, *claims]
 
 
 def rebuild_mounted_object(definition: ServiceSpec, kind: str, name: str) -> Manifest | None:
     """Rebuild a mounted object; None: its content is not on this machine, or has changed."""
     if kind == "Secret" and name == format_tls_secret_name(definition.workflow):
         return None
+    if kind == "ResourceClaimTemplate":
+        return next(iter(instance_pods.build_instance_claims(definition)), None)
     folder = Path(definition.source or ".").parent
     try:
         if kind == "Secret":
