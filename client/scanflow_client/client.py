@@ -276,6 +276,7 @@ class Client(MeasuringClient):
         *,
         instances: int | None = None,
         cores: float | None = None,
+        gpu: int | float | str | None = None,
         affinity: AffinityMode | None = None,
         cut: float | None = None,
         into: int | None = None,
@@ -284,12 +285,13 @@ class Client(MeasuringClient):
         """Serve an online workflow, or change the running service without downtime. None: as the workflow says.
 
         ``cores`` are those of one instance, ``cut`` those of all instances together, divided evenly over ``into``
-        instances (equation 4.1). ``port`` is of HTTP; None: the next free one.
+        instances (equation 4.1). ``gpu`` is of one instance, as in ``sf.Resources``. ``port`` is of HTTP; None: the
+        next free one.
         """
         instances, cores = compute_granularity(instances, cores, cut=cut, into=into)
         app = resolve_application(what)
         with show_service_changes(self._choose_stream()) as observe:
-            sizing = Sizing(instances=instances, cores=cores, affinity=affinity)
+            sizing = Sizing(instances=instances, cores=cores, gpu=gpu, affinity=affinity)
             return self._deployer.deploy(Deployment(app, workflow, sizing=sizing, port=port), observe=observe)
 
     def apply(self, app: Application, *, force: bool = False) -> EnsuredEnvironment:

@@ -257,9 +257,14 @@ class Workflow(Model):
         return self if nodes == self.nodes else self.replace(nodes=nodes)
 
     def with_shape(
-        self, *, instances: int | None = None, cores: float | None = None, affinity: str | None = None
+        self,
+        *,
+        instances: int | None = None,
+        cores: float | None = None,
+        gpu: int | float | str | None = None,
+        affinity: str | None = None,
     ) -> Workflow:
-        """Return an online workflow with other instances: number, cores of each, affinity. None: unchanged."""
+        """Return an online workflow with other instances: number, cores and GPUs of each, affinity. None: unchanged."""
         if self.type != "online":
             raise InvalidError(f"Workflow {self.name!r} is of type {self.type!r}, which has no instances.")
         changed = []
@@ -267,8 +272,12 @@ class Workflow(Model):
             fields: dict[str, Any] = {} if affinity is None else {"affinity": affinity}
             if instances is not None:
                 fields |= {"instances": instances, "scaling": None}
-            if cores is not None:
-                fields["resources"] = node.resources.replace(cpu=None if place else cores)
+            size: dict[str, Any] = {} if cores is None else {"cpu": None if place else cores}
+            if gpu is not None:
+                own = 0 if place else gpu
+                size |= {"gpu": own, **({} if own else {"gpu_memory": None})}
+            if size:
+                fields["resources"] = node.resources.replace(**size)
             changed.append(node.replace(**fields))
         return self.replace(nodes=changed)
 

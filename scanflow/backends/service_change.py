@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from scanflow.app.application import Application
 from scanflow.app.model import Model, Number, Whole
 from scanflow.app.quantities import MAX_CORES, MAX_MEMORY, MIN_MEMORY, parse_memory
-from scanflow.app.resources import AffinityMode
+from scanflow.app.resources import AffinityMode, parse_gpu
 from scanflow.app.scaling import Scaling
 from scanflow.app.workflow import Workflow
 from scanflow.backends.service_records import CanaryPolicy
@@ -20,11 +20,17 @@ from scanflow.errors import UsageError
 __all__ = ["CanaryPolicy", "Deployment", "ServiceChange", "Sizing"]
 
 MAX_INSTANCES = 100_000
-_SIZE = ("instances", "cores", "memory_bytes", "affinity", "threads", "scaling", "backup")
+_SIZE = ("instances", "cores", "memory_bytes", "gpu", "gpu_memory_bytes", "affinity", "threads", "scaling", "backup")
+
+_Bytes: TypeAlias = Annotated[Whole, Field(ge=MIN_MEMORY, le=MAX_MEMORY)]
 
 
 def _parse_bytes(value: object) -> object:
     return parse_memory(value) if isinstance(value, str) else value
+
+
+def _parse_gpu(value: object) -> object:
+    return None if value is None else parse_gpu(value)
 
 
 class Sizing(Model):
@@ -34,10 +40,14 @@ class Sizing(Model):
     cores: Annotated[Number | None, Field(gt=0, le=MAX_CORES)] = None
     """Cores of one instance."""
 
-    memory_bytes: Annotated[
-        Annotated[Whole, Field(ge=MIN_MEMORY, le=MAX_MEMORY)] | None, BeforeValidator(_parse_bytes)
-    ] = None
+    memory_bytes: Annotated[_Bytes | None, BeforeValidator(_parse_bytes)] = None
     """Memory of one instance, in bytes or as ``"2Gi"``."""
+
+    gpu: Annotated[int | float | str | None, BeforeValidator(_parse_gpu)] = None
+    """GPUs of one instance: whole ones, a share of one, or a MIG profile; 0: none."""
+
+    gpu_memory_bytes: Annotated[_Bytes | None, BeforeValidator(_parse_bytes)] = None
+    """Of a share, the most of a GPU's memory that an instance may use; else what each of its GPUs must have."""
 
     affinity: AffinityMode | None = None
     threads: Annotated[Whole | None, Field(ge=1, le=MAX_CORES)] = None
@@ -88,7 +98,8 @@ class Deployment:
 class ServiceChange(Sizing):
     """A change of a service. It is one of four kinds; fields of different kinds exclude each other.
 
-    * size: ``instances``, ``cores``, ``memory_bytes``, ``affinity``, ``threads``, ``scaling``, ``backup``
+    * size: ``instances``, ``cores``, ``memory_bytes``, ``gpu``, ``gpu_memory_bytes``, ``affinity``, ``threads``,
+      ``scaling``, ``backup``
     * a model version: ``model`` alone replaces the served version; with ``weight`` or ``shadow`` it is a canary
     * ``promote``: the canary becomes the served version
     * ``rollback``: the canary is removed; without one, what was served before is served again, sized as it was

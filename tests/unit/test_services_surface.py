@@ -212,6 +212,9 @@ def test_deploying_can_be_cut_otherwise(run: Run, backend: StandIn) -> None:
         "instances": 1, "cores": 0.5, "memory_bytes": None, "affinity": "any", "pool_threads": None, "threads": {},
         "gpu": 0, "gpu_memory_bytes": None,
     }  # fmt: skip
+    assert json.loads(run("deploy", "app.py:digits", "--gpu", "0.5", "--json").output)["shape"]["gpu"] == 0.5
+    assert "(4 instances × 1 core, gpu=1g.10gb, cpumem)" in run("scale", "digits", "4", "--gpu", "1g.10gb").output
+    assert "gpu 'half' cannot be read" in str(run("scale", "digits", "--gpu", "half").exception)
     assert "affinity 'near' is not known" in str(run("deploy", "--affinity", "near").exception)
     assert "cpu 'two' cannot be read" in str(run("deploy", "--cores", "two").exception)
 

@@ -23,6 +23,7 @@ from scanflow_client.cli.service_commands import (
     AffinityOption,
     CoresOption,
     CutOption,
+    GpuOption,
     InstancesOption,
     IntoOption,
     parse_shape_options,
@@ -110,6 +111,7 @@ def plan(
     parameter: ParameterOption = None,
     instances: InstancesOption = None,
     cores: CoresOption = None,
+    gpu: GpuOption = None,
     affinity: AffinityOption = None,
     cut: CutOption = None,
     into: IntoOption = None,
@@ -123,7 +125,7 @@ def plan(
     from scanflow_client.formatting.run_text import format_plan
 
     application, _, workflow = load_application(target)
-    sizing = parse_shape_options(instances, cores, affinity, cut, into)
+    sizing = parse_shape_options(instances, cores, gpu, affinity, cut, into)
     if any(value is not None for value in sizing.values()):
         application = application.with_workflow(application.workflow(workflow).with_shape(**sizing))
     workflow_plan = open_deployer().plan(RunRequest(application, workflow, texts=split_parameters(parameter)))

@@ -35,6 +35,9 @@ CoresOption = Annotated[str | None, Option("--cores", metavar="C", help="Cores o
 AffinityOption = Annotated[
     str | None, Option("--affinity", metavar="MODE", help="Where an instance may run: any|cpu|cpumem|cpumempin.")
 ]
+GpuOption = Annotated[
+    str | None, Option("--gpu", metavar="G", help="GPUs of one instance: 1, a share as 0.5, a MIG profile, 0.")
+]
 CutOption = Annotated[
     float | None, Option("--cut", metavar="CORES", help="Cores of all instances together, divided by --into.")
 ]
@@ -63,6 +66,7 @@ def deploy(
     target: TargetArgument = None,
     instances: InstancesOption = None,
     cores: CoresOption = None,
+    gpu: GpuOption = None,
     affinity: AffinityOption = None,
     cut: CutOption = None,
     into: IntoOption = None,
@@ -81,7 +85,7 @@ def deploy(
 
     deployer = open_deployer()
     application, path, workflow = load_application(target)
-    sizing = Sizing(**parse_shape_options(instances, cores, affinity, cut, into))
+    sizing = Sizing(**parse_shape_options(instances, cores, gpu, affinity, cut, into))
     deployment = Deployment(application, workflow, sizing=sizing, port=port, source=path)
     record = _watch(lambda observe: deployer.deploy(deployment, observe=observe), as_json, after="", is_version=True)
     if not as_json:
@@ -110,13 +114,14 @@ def scale(
     name: ServiceArgument,
     instances: Annotated[int | None, Argument(metavar="[N]", min=0, help="Number of instances.")] = None,
     cores: CoresOption = None,
+    gpu: GpuOption = None,
     affinity: AffinityOption = None,
     cut: CutOption = None,
     into: IntoOption = None,
     explain: Annotated[bool, Option("--explain", help="Explain the current number of instances.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Resize a service (instances, cores) without downtime."""
+    """Resize a service (instances, cores, GPUs) without downtime."""
     from scanflow.deployer.direct_predictions import get_explanation
     from scanflow_client.formatting.service_text import format_explanation
 
@@ -125,7 +130,7 @@ def scale(
         explanation = get_explanation(deployer.service(name))
         respond(explanation, as_json, lambda: format_explanation(explanation))
         return
-    _change(deployer, name, as_json, **parse_shape_options(instances, cores, affinity, cut, into))
+    _change(deployer, name, as_json, **parse_shape_options(instances, cores, gpu, affinity, cut, into))
 
 
 def traffic(
@@ -264,17 +269,18 @@ def parse_rule(text: str, *, after: int, within_s: float | None = None) -> Canar
 
 
 def parse_shape_options(
-    instances: int | None, cores: str | None, affinity: str | None, cut: float | None, into: int | None
+    instances: int | None, cores: str | None, gpu: str | None, affinity: str | None, cut: float | None, into: int | None
 ) -> dict[str, Any]:
     """Return the deployer's options for the shape of an instance; None: unchanged."""
     from scanflow.app.quantities import parse_cpu
-    from scanflow.app.resources import Affinity
+    from scanflow.app.resources import Affinity, parse_gpu
     from scanflow.placement.granularity import compute_granularity
 
     amount = None if cores is None else parse_cpu(cores)
     instances, amount = compute_granularity(instances, amount, cut=cut, into=into)
     mode = None if affinity is None else Affinity.model_validate(Affinity.coerce(affinity)).mode
-    return {"instances": instances, "cores": amount, "affinity": mode}
+    gpus = None if gpu is None else parse_gpu(gpu)
+    return {"instances": instances, "cores": amount, "gpu": gpus, "affinity": mode}
 
 
 def _change(deployer: Deployer, name: str, as_json: bool, **options: Any) -> ServiceRecord:

@@ -36,9 +36,10 @@ def format_service_line(record: ServiceRecord) -> str:
 
 
 def format_shape(shape: Shape) -> str:
-    """Return a shape as text: ``2 instances × 1 core, cpumem``."""
+    """Return a shape as text: ``2 instances × 1 core, gpu=0.5, cpumem``."""
     cores = "" if shape.cores is None else f" × {shape.cores:g} {'core' if shape.cores == 1 else 'cores'}"
-    return f"{format_count(shape.instances, 'instance')}{cores}, {shape.affinity}"
+    gpu = f", gpu={shape.gpu}" if shape.gpu else ""
+    return f"{format_count(shape.instances, 'instance')}{cores}{gpu}, {shape.affinity}"
 
 
 def format_services(records: Sequence[ServiceRecord]) -> Screen:

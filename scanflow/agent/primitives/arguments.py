@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, fie
 from scanflow.agent.primitive_model import BuiltInPrimitive
 from scanflow.app.parameters import FrozenDict, to_plain_mapping
 from scanflow.app.references import read_reference
-from scanflow.app.resources import AffinityMode, Resources
+from scanflow.app.resources import AffinityMode, GpuAmount, Resources
 from scanflow.app.secrets import read_secret
 from scanflow.errors import InvalidError
 from scanflow.names import check_model_address, check_name
@@ -56,6 +56,10 @@ Count: TypeAlias = Annotated[int, Field(ge=0)]
 CoreCount: TypeAlias = Annotated[float, Field(gt=0)]
 Copies: TypeAlias = Annotated[Count | None, Field(description="The number of instances.")]
 Cores: TypeAlias = Annotated[CoreCount | None, Field(description="Cores of one instance.")]
+Gpus: TypeAlias = Annotated[
+    GpuAmount | None,
+    Field(description="GPUs of one instance: whole ones, as 1; a share of one, as 0.5; a MIG profile."),
+]
 RunName: TypeAlias = Annotated[str, AfterValidator(_run_name)]
 Step: TypeAlias = Annotated[
     str, AfterValidator(lambda name: check_name(name, "executor")), Field(description="The executor's name.")

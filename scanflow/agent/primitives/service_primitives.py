@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 
 from scanflow.agent.primitive_model import BuiltInPrimitive, PrimitiveContext, PrimitiveResult
-from scanflow.agent.primitives.arguments import Copies, Cores, Count, ModelAddress, Node, SomeMode, drop_none
+from scanflow.agent.primitives.arguments import Copies, Cores, Count, Gpus, ModelAddress, Node, SomeMode, drop_none
 from scanflow.agent.primitives.service_values import (
     INSTANCES,
     MODEL,
@@ -51,16 +51,17 @@ class _SizingPrimitive(BuiltInPrimitive):
 
     instances: Copies = None
     cores: Cores = None
+    gpu: Gpus = None
     affinity: SomeMode = None
 
     @property
     def sizing(self) -> dict[str, Any]:
-        return drop_none({name: getattr(self, name) for name in ("instances", "cores", "affinity")})
+        return drop_none({name: getattr(self, name) for name in ("instances", "cores", "gpu", "affinity")})
 
     @property
     def fields(self) -> tuple[str, ...]:
-        names = {"instances": "replicas", "cores": "resource", "affinity": "affinity", "threads": "resource"}
-        return tuple(dict.fromkeys(names[name] for name in self.sizing))
+        names = {"instances": "replicas", "affinity": "affinity"}
+        return tuple(dict.fromkeys(names.get(name, "resource") for name in self.sizing))
 
 
 class DeployWorkflow(_SizingPrimitive):
@@ -269,7 +270,7 @@ class UpdateWorkflowTraffic(BuiltInPrimitive):
 
 
 class ApplyWorkflowInstance(_SizingPrimitive):
-    """Resize a service (instances, cores) without downtime. Omitted arguments change nothing."""
+    """Resize a service (instances, cores, GPUs) without downtime. Omitted arguments change nothing."""
 
     name = "apply_workflow_instance"
     layer = "infrastructure"
@@ -280,7 +281,7 @@ class ApplyWorkflowInstance(_SizingPrimitive):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not self.sizing:
-            raise InvalidError("apply_workflow_instance changes nothing. Set instances=, cores= or affinity=.")
+            raise InvalidError("apply_workflow_instance changes nothing. Set instances=, cores=, gpu= or affinity=.")
         return self
 
     @property
@@ -289,7 +290,8 @@ class ApplyWorkflowInstance(_SizingPrimitive):
 
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
         before = get_own_service(context, self.workflow)
-        sizing = {**get_sizing(before), **drop_none({"threads": _compute_pool_threads(before.shape)})}
+        more = {"gpu": before.shape.gpu, "threads": _compute_pool_threads(before.shape)}
+        sizing = {**get_sizing(before), **drop_none(more)}
         back = {name: value for name, value in sizing.items() if name in self.sizing or name == "workflow"}
         inverse = context.noted
         if back.keys() >= self.sizing.keys():  # unlimited values cannot be restored, nor only a part of the others

@@ -134,7 +134,7 @@ def find_own_service(context: PrimitiveContext, name: str) -> ServiceRecord | No
 def get_sizing(record: ServiceRecord) -> dict[str, Any]:
     """Return the sizing of a service as arguments, without unlimited values."""
     shape = record.shape
-    cut = {"instances": shape.instances, "cores": shape.cores, "affinity": shape.affinity}
+    cut = {"instances": shape.instances, "cores": shape.cores, "gpu": shape.gpu or None, "affinity": shape.affinity}
     return {"workflow": record.name, **drop_none(cut)}
 
 

@@ -24,6 +24,8 @@ _FIELDS = {
     "scaling": "scaling",
     "cores": "resource",
     "memory_bytes": "resource",
+    "gpu": "resource",
+    "gpu_memory_bytes": "resource",
     "threads": "resource",
     "affinity": "affinity",
     "backup": "backup",

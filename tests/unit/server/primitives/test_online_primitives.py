@@ -109,6 +109,7 @@ def test_the_canary_is_promoted_without_loading_it_again(served_online: Online) 
         ("update_workflow_resource", {"cpu": "500m"}, {"cores": 0.5}),
         ("apply_workflow_instance", {"instances": 3, "cores": 0.5}, {"instances": 3, "cores": 0.5}),
         ("apply_workflow_instance", {"cores": 4.0, "threads": 2}, {"cores": 4.0, "pool_threads": 2}),
+        ("apply_workflow_instance", {"instances": 4, "gpu": "0.25"}, {"instances": 4, "gpu": 0.25}),
     ],
 )
 def test_a_service_is_changed_while_it_serves_and_not_twice_after_a_kill(

@@ -153,6 +153,7 @@ ACTIONS: list[tuple[str, Mapping[str, Any]]] = [
     ("update_workflow_traffic", {"model": "models:/mnist/3", "weight": 0.0}),
     ("apply_workflow_instance", {"instances": 1, "cores": 0.5, "affinity": "cpu"}),
     ("apply_workflow_instance", {"cores": 0.5}),
+    ("apply_workflow_instance", {"gpu": 0.5}),
     ("delete_workflow_instance", {}),
     ("duplicate_workflow_instance", {}),
 ]
