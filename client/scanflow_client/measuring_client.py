@@ -76,6 +76,7 @@ class MeasuringClient(RegistryClient):
         goal: GoalName = "throughput",
         p99_s: float | None = None,
         cores: int | None = None,
+        gpus: int | None = None,
         batches: Sequence[int] = (),
         trials: int = 20,
         minutes: float = 15.0,
@@ -86,7 +87,9 @@ class MeasuringClient(RegistryClient):
         folder: Path | None = None,
         fresh: bool = False,
     ) -> TuningReport:
-        """Find the best instances, cores, affinity and threads, on a copy of a service; a notebook draws the result.
+        """Find the best instances, cores, GPUs, affinity and threads, on a copy of a service.
+
+        A notebook draws the result.
 
         Args:
             target: The service, or an online workflow in a file: ``app.py:serve``.
@@ -94,6 +97,7 @@ class MeasuringClient(RegistryClient):
             goal: ``throughput``, ``latency`` (of a single caller, 90th percentile) or ``cost`` (throughput of a core).
             p99_s: Upper bound of the p99 latency, in seconds.
             cores: The budget of cores; None: the service's cores.
+            gpus: The budget of GPUs; None: the service's GPUs.
             batches: Batch sizes to try, too.
             trials: Maximum number of candidates to measure.
             minutes: Maximum duration.
@@ -104,6 +108,7 @@ class MeasuringClient(RegistryClient):
             folder: The folder for the trials; a search continues from those in it.
             fresh: Ignore earlier searches for this model or similar ones.
         """
+        from scanflow.backends.device_claims import HomeDevices
         from scanflow.tuning.goals import Goal
         from scanflow_client.predict_io import HttpRequest, PredictRequest, to_http
         from scanflow_client.tuning import TuningBudget, tune_service
@@ -123,6 +128,8 @@ class MeasuringClient(RegistryClient):
                 search_goal,
                 TuningBudget(trials=trials, minutes=minutes),
                 cores=cores,
+                gpus=gpus,
+                devices=HomeDevices(self._settings.home),
                 batches=batches,
                 connections=connections,
                 seconds=seconds,

@@ -11,9 +11,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from scanflow.accelerators.accelerator_port import Inventory
+from scanflow.backends.device_claims import HomeDevices
 from scanflow.errors import InvalidError, MissingExtraError, UnavailableError, UsageError
 from scanflow.installation import explain_install
+from scanflow.placement.device_cuts import DeviceBudget, sum_gpus
 from scanflow.placement.topology import Topology
+from scanflow.settings import Settings
 from scanflow.tuning.candidates import Candidate, SearchSpace, build_candidate
 from scanflow.tuning.goals import Goal
 from scanflow.tuning.result import Trial
@@ -80,12 +84,13 @@ def build_search_space(
     *,
     cores: int | None,
     batches: Sequence[int],
+    gpus: DeviceBudget | None = None,
 ) -> tuple[SearchSpace, Candidate]:
     """Return the search space, and the service's current candidate. ``cores``: the budget; None: the service's cores,
-    else all free ones.
+    else all free ones. ``gpus``: that of GPUs.
 
     Raises:
-        InvalidError: the machine has too few free cores for a copy of the service, or the budget is invalid.
+        InvalidError: the machine has too few free cores or GPUs for a copy of the service, or the budget is invalid.
     """
     shape = target.shape
     beside = list_exclusive_grants(services)
@@ -98,8 +103,15 @@ def build_search_space(
             "are free beside the running services. Set its cores (--cores 2), or delete or scale down another service "
             "meanwhile."
         )
-    space = SearchSpace(topology=machine, cores=budget, beside=tuple(beside), batches=tuple(batches))
+    space = SearchSpace(topology=machine, cores=budget, beside=tuple(beside), batches=tuple(batches), gpus=gpus)
     default = build_candidate(shape, budget)
+    lack = "" if gpus is None else gpus.explain_refusal(default.instances, default.gpu)
+    if lack:
+        raise InvalidError(
+            f"A copy of {target.workflow.name!r} as it is cannot have its GPUs beside what runs: {lack} Delete the "
+            f"service that has them meanwhile, or search before it is deployed: scanflow tune "
+            f"{target.source or 'app.py'}:{target.workflow.name}"
+        )
     if space.find_placement(default) is None:
         raise InvalidError(
             f"A copy of {target.workflow.name!r} as it is does not fit beside the running services. Delete or scale "
@@ -108,20 +120,48 @@ def build_search_space(
     return space, default
 
 
+def build_device_budget(target: TuningTarget, devices: HomeDevices, *, gpus: int | None) -> DeviceBudget | None:
+    """Return the GPUs that a service may have on this machine; None: it asks for none. ``gpus``: how many; None: those
+    that it has.
+
+    Raises:
+        InvalidError: it asks for none, and ``gpus`` for some; or for a part that no GPU has.
+    """
+    shape = target.shape
+    if not shape.gpu:
+        _refuse_gpus(target, gpus)
+        return None
+    inventory, held = devices.read_free()
+    return DeviceBudget(
+        gpus=sum_gpus(max(1, shape.instances), shape.gpu, inventory) if gpus is None else float(gpus),
+        memory_bytes=shape.gpu_memory_bytes,
+        inventory=inventory,
+        claims=held,
+    )
+
+
+def _refuse_gpus(target: TuningTarget, gpus: int | None) -> None:
+    if gpus is not None:
+        raise InvalidError(
+            f"{target.workflow.name!r} asks for no GPU, so that there is none to divide. Ask for one "
+            "(resources=sf.Resources(gpu=1)), or leave out --gpus."
+        )
+
+
 POD_AFFINITIES: tuple[AffinityMode, ...] = ("any", "cpu")
 """Affinities of pods: shared CPUs, or exclusive ones by the kubelet's static policy."""
 
 
 def build_cluster_space(
-    target: TuningTarget, *, cores: int | None, batches: Sequence[int]
+    target: TuningTarget, *, cores: int | None, batches: Sequence[int], gpus: int | None = None
 ) -> tuple[SearchSpace, Candidate]:
     """Return the search space of a service on a cluster, replicas times cores of pods, and its current candidate.
 
-    ``cores``: the budget; None: the sum of the service's pods. Kubernetes schedules the pods: a candidate whose pods do
-    not start has failed.
+    ``cores``, ``gpus``: the budgets; None: the sum of the service's pods. Kubernetes schedules the pods: a candidate
+    whose pods do not start, or whose GPUs no node offers, has failed.
 
     Raises:
-        InvalidError: the budget is not known.
+        InvalidError: the budget is not known, or its pods have parts of GPUs.
     """
     shape = target.shape
     if cores is None and shape.cores is None:
@@ -131,8 +171,28 @@ def build_cluster_space(
         raise InvalidError(
             f"{target.workflow.name!r} has less than a core, which cannot be divided. Give more: --cores 2"
         )
-    space = SearchSpace(topology=None, cores=budget, batches=tuple(batches), affinities=POD_AFFINITIES)
+    space = SearchSpace(
+        topology=None,
+        cores=budget,
+        batches=tuple(batches),
+        affinities=POD_AFFINITIES,
+        gpus=_build_pod_gpus(target, gpus),
+    )
     return space, build_candidate(shape, budget)
+
+
+def _build_pod_gpus(target: TuningTarget, gpus: int | None) -> DeviceBudget | None:
+    shape = target.shape
+    if not shape.gpu:
+        _refuse_gpus(target, gpus)
+        return None
+    if isinstance(shape.gpu, str):
+        raise InvalidError(
+            f"The pods of {target.workflow.name!r} ask for gpu={shape.gpu!r}, a part, which cannot be divided further. "
+            "Search with whole GPUs or shares: gpu=1 or gpu=0.5."
+        )
+    amount = sum_gpus(max(1, shape.instances), shape.gpu, Inventory()) if gpus is None else float(gpus)
+    return DeviceBudget(gpus=amount, memory_bytes=shape.gpu_memory_bytes, inventory=None)
 
 
 def is_remote(target: TuningTarget) -> bool:
@@ -150,6 +210,8 @@ def tune_service(
     budget: TuningBudget,
     *,
     cores: int | None = None,
+    gpus: int | None = None,
+    devices: HomeDevices | None = None,
     batches: Sequence[int] = (),
     connections: int = 16,
     seconds: float = 3.0,
@@ -161,6 +223,7 @@ def tune_service(
 ) -> TuningReport:
     """Search on a temporary copy of the service. Trials that are in ``folder`` are not repeated.
 
+    ``cores`` and ``gpus`` are the budgets; ``devices`` the GPUs of this machine, None: those of the default home.
     ``history`` is the result of an earlier search to begin from. ``observe`` is called before each measurement,
     ``on_trial`` with the text of each trial.
 
@@ -177,9 +240,12 @@ def tune_service(
 
     on_cluster = is_remote(target)
     if on_cluster:
-        space, default = build_cluster_space(target, cores=cores, batches=batches)
+        space, default = build_cluster_space(target, cores=cores, batches=batches, gpus=gpus)
     else:
-        space, default = build_search_space(target, read_topology(), deployer.services(), cores=cores, batches=batches)
+        budgeted = build_device_budget(target, devices or HomeDevices(Settings().home), gpus=gpus)
+        space, default = build_search_space(
+            target, read_topology(), deployer.services(), cores=cores, batches=batches, gpus=budgeted
+        )
     callers = 1 if goal.name == "latency" else connections
 
     request = cache(request)  # so that no measurement includes a query of the copy's inputs
@@ -204,6 +270,7 @@ def tune_service(
         "goal": goal.name,
         "p99_s": goal.p99_s,
         "cores": space.cores,
+        **({} if space.gpus is None else {"gpus": space.gpus.gpus}),
         "connections": callers,
         "seconds": seconds,
         "default": asdict(default),
@@ -231,7 +298,13 @@ def tune_service(
             trials=trials,
             history=None if history is None else history.adapt(space),
         )
-        return TuningReport(target=target, result=study.run(), cores=space.cores)
+        return TuningReport(
+            target=target,
+            result=study.run(),
+            cores=space.cores,
+            gpus=0.0 if space.gpus is None else space.gpus.gpus,
+            refused_cuts=tuple(space.refused_cuts),
+        )
 
 
 def load_trials(folder: Path, settings: dict[str, Any]) -> list[Trial]:

@@ -162,7 +162,7 @@ def read_record(version: ModelVersion, goal: Goal) -> Mapping[str, Any] | None:
 def compact(candidate: Candidate) -> dict[str, Any]:
     """Return a candidate without default values."""
     always = {"instances": candidate.instances, "cores": candidate.cores}
-    return always | {name: value for name, value in asdict(candidate).items() if value not in (None, "any")}
+    return always | {name: value for name, value in asdict(candidate).items() if value not in (None, "any", 0)}
 
 
 def _parse_history(record: Mapping[str, Any], version: ModelVersion) -> TuningHistory:

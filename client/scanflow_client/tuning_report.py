@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup
 
-from scanflow.app.quantities import format_count
+from scanflow.app.quantities import format_bytes, format_count
 from scanflow.drawing import svg
 from scanflow.reports.search_drawings import draw_search_cuts, draw_search_frontier
-from scanflow.tuning.candidates import Candidate, describe
+from scanflow.tuning.candidates import Candidate, RefusedCut, describe
 from scanflow_client.formatting.text import format_latency
 from scanflow_client.formatting.text_table import Screen, Table
 
@@ -32,6 +32,11 @@ class TuningReport:
     target: TuningTarget
     result: TuningResult
     cores: int
+    gpus: float = 0.0
+    """The budget of GPUs; 0: it asks for none."""
+
+    refused_cuts: tuple[RefusedCut, ...] = ()
+    """The cuts of the GPUs that are no candidates."""
 
     def summary(self) -> dict[str, Any]:
         """Return the report in JSON types."""
@@ -42,6 +47,8 @@ class TuningReport:
             "goal": result.goal.name,
             "p99_s": result.goal.p99_s,
             "cores": self.cores,
+            "gpus": self.gpus,
+            "refused_cuts": [refused._asdict() for refused in self.refused_cuts],
             "default": asdict(result.default),
             "best": asdict(result.best),
             "winner": None if result.winner is None else asdict(result.winner),
@@ -78,14 +85,20 @@ def format_candidate(trial: Trial, goal: Goal, default: Candidate) -> str:
 def format_tuning(report: TuningReport) -> Screen:
     """Return the measured candidates, and the verdict."""
     result = report.result
-    rows = [
-        _format_row(describe(trial.candidate), trial.measured, _format_score(trial, result.goal, result.default))
+    arms = [
+        (describe(trial.candidate), trial.measured, _format_score(trial, result.goal, result.default))
         for trial in result.trials
     ]
     if result.defaults:
-        rows.insert(0, _format_row(f"{describe(result.default)} (as it is)", result.defaults, "1"))
-    table = Table(("candidate", "requests/s", "p50", "p90", "p99", "better by"), rows)
-    lines = [*_format_notes(result), _format_verdict(report)]
+        arms.insert(0, (f"{describe(result.default)} (as it is)", tuple(result.defaults), "1"))
+    figures = [
+        figure for figure in _GPU_FIGURES if any(figure.compute(measured) is not None for _, measured, _ in arms)
+    ]
+    rows = [_format_row(name, measured, score, figures) for name, measured, score in arms]
+    names = [figure.name for figure in figures]
+    table = Table(("candidate", "requests/s", "p50", "p90", "p99", *names, "better by"), rows)
+    refused = [f"Left out: {refused}" for refused in report.refused_cuts]
+    lines = [*refused, *_format_notes(result), _format_verdict(report)]
     return [_format_head(report), *([table] if rows else []), *lines]
 
 
@@ -94,16 +107,41 @@ def _format_head(report: TuningReport) -> str:
     bound = "" if result.goal.p99_s is None else f", p99 within {format_latency(result.goal.p99_s)}"
     measured = f"{len(result.trials)} of {result.alternatives} other configurations measured"
     cut = " It was interrupted." if result.interrupted else ""
-    cores = format_count(report.cores, "core")
-    return f"{report.target.workflow.name} on {cores} for {_WORDS[result.goal.name]}{bound}: {measured}.{cut}"
+    budget = format_count(report.cores, "core")
+    if report.gpus:
+        budget += f" and {report.gpus:g} GPU{'s' if report.gpus > 1 else ''}"
+    return f"{report.target.workflow.name} on {budget} for {_WORDS[result.goal.name]}{bound}: {measured}.{cut}"
 
 
-def _format_row(name: str, measured: Sequence[Measurement], score: str) -> list[str]:
+class _GpuFigure(NamedTuple):
+    """A column that is there if it was measured of any candidate."""
+
+    name: str
+    attribute: str
+    format: Callable[[float], str]
+
+    def compute(self, measured: Sequence[Measurement]) -> float | None:
+        """Return the mean; None: not measured."""
+        values = [value for it in measured if (value := getattr(it, self.attribute)) is not None]
+        return fmean(values) if values else None
+
+
+_GPU_FIGURES = (
+    _GpuFigure("GPU memory", "gpu_bytes", lambda size: format_bytes(round(size))),
+    _GpuFigure("J per 1,000", "energy_j_per_1000", lambda energy: f"{energy:.3g}"),
+)
+
+
+def _format_row(
+    name: str, measured: Sequence[Measurement], score: str, figures: Sequence[_GpuFigure] = ()
+) -> list[str]:
     if any(measurement.failed for measurement in measured):
-        return [name, "-", "-", "-", "-", score]
+        return [name, "-", "-", "-", "-", *("-" for _ in figures), score]
     rate = f"{fmean(measurement.rate for measurement in measured):.4g}"
     times = [median(getattr(measurement, which) for measurement in measured) for which in ("p50_s", "p90_s", "p99_s")]
-    return [name, rate, *map(format_latency, times), score]
+    means = [(figure, figure.compute(measured)) for figure in figures]
+    more = ["-" if mean is None else figure.format(mean) for figure, mean in means]
+    return [name, rate, *map(format_latency, times), *more, score]
 
 
 def _format_score(trial: Trial, goal: Goal, default: Candidate) -> str:
@@ -178,7 +216,8 @@ def suggest_command(report: TuningReport) -> str | None:
 
 
 def format_shape_options(candidate: Candidate) -> str:
-    return f"--cores {candidate.cores:g} --affinity {candidate.affinity}"
+    gpu = f" --gpu {candidate.gpu}" if candidate.gpu else ""
+    return f"--cores {candidate.cores:g}{gpu} --affinity {candidate.affinity}"
 
 
 def draw_tuning(report: TuningReport, *, width: float = svg.WIDTH) -> Markup:

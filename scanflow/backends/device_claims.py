@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from scanflow.accelerators.accelerator_port import Accelerators, DeviceProcess, Inventory
+from scanflow.accelerators.accelerator_port import Accelerators, Device, DeviceProcess, Inventory, MigInstance
 from scanflow.accelerators.mps import SERVER_NAME
 from scanflow.accelerators.nvml import read_accelerators
 from scanflow.accelerators.visible import HOLDER_VARIABLE, MEMORY_VARIABLE
@@ -34,6 +34,8 @@ from scanflow.placement.device_grants import (
 from scanflow.processes.identity import read_start_time
 from scanflow.processes.shared_files import hold_lock, write_atomically
 from scanflow.processes.shims import read_exit, read_started
+
+_Held = TypeVar("_Held", Device, MigInstance)
 
 START_S: Final = 10.0
 """How long a shim may take from claiming an attempt to starting it."""
@@ -152,6 +154,22 @@ class HomeDevices:
     def list_claims(self) -> list[DeviceClaim]:
         """Return the claims of attempts that live."""
         return [claim for claim in self._read() if self._is_alive(claim)]
+
+    def read_free(self) -> tuple[Inventory, tuple[DeviceGrant, ...]]:
+        """Return the devices with only those processes on them that no attempt here started, and what attempts hold."""
+        claims, inventory = self.list_claims(), self.read_inventory()
+        sessions = self._list_sessions(claims)
+
+        def keep_foreign(device: _Held) -> _Held:
+            foreign = (process for process in device.processes if _is_foreign(process, sessions))
+            return replace(device, processes=tuple(foreign))
+
+        devices = tuple(
+            replace(keep_foreign(device), mig_instances=tuple(map(keep_foreign, device.mig_instances)))
+            for device in inventory.devices
+        )
+        held = tuple(replace(grant, owner=claim.who) for claim in claims for grant in claim.grants)
+        return replace(inventory, devices=devices), held
 
     def build_variables(self, folder: Path, grants: Sequence[DeviceGrant]) -> dict[str, str]:
         """Return the environment variables of an attempt with its devices; without any it sees none."""

@@ -6,18 +6,20 @@ from collections.abc import Callable
 
 from scanflow.accelerators.accelerator_port import Accelerators
 from scanflow.accelerators.nvml import read_accelerators
+from scanflow.app.resources import MIN_GPU_SHARE
 from scanflow.backends.service_records import ServiceRecord
+
+_ROUNDING = 1e-9
 
 
 def list_own_devices(record: ServiceRecord) -> set[str]:
-    """Return the UUIDs of the GPUs of this machine that the instances of a service have for themselves."""
-    return {
-        use.uuid
-        for instance in record.instances
-        if instance.place is None
-        for use in instance.devices
-        if use.sharing == "exclusive"
-    }
+    """Return the UUIDs of the GPUs of this machine that the instances of a service have for themselves: whole ones, and
+    those of which their shares leave less than anybody else can get."""
+    shares: dict[str, float] = {}
+    for use in (use for instance in record.instances if instance.place is None for use in instance.devices):
+        if use.sharing != "mig":
+            shares[use.uuid] = shares.get(use.uuid, 0.0) + use.share
+    return {uuid for uuid, share in shares.items() if 1 - share < MIN_GPU_SHARE - _ROUNDING}
 
 
 class EnergyMeter:

@@ -282,17 +282,18 @@ def _choose_share(
             claim.share for claim in own
         ) + demand.share > 1 + _ROUNDING:  # the service was started or ended meanwhile
             reasons.append(describe_use(device, claims, is_foreign, inventory))
-        elif (
-            device.memory_bytes is not None
-            and sum(claim.memory_bytes or 0 for claim in own) + (memory or 0) > device.memory_bytes
-        ):
-            reasons.append(f"GPU {device.number}: the shares of others leave less memory")
+        elif device.memory_bytes is not None and (memory or 0) > (free := device.memory_bytes - _sum_memory(own)):
+            reasons.append(f"GPU {device.number}: the shares of {_format_owners(own)} leave {round_memory(free)}")
         else:
             grant = _build_grant(device, sharing=sharing, share=demand.share, memory_bytes=memory)
             fitting.append((sum(claim.share for claim in own), grant))
     if not fitting:
         return "; ".join(reasons)
     return (max(fitting, key=lambda pair: pair[0])[1],)  # the fullest: whole ones stay free for those who need them
+
+
+def _sum_memory(claims: Iterable[DeviceGrant]) -> int:
+    return sum(claim.memory_bytes or 0 for claim in claims)
 
 
 def _list_fitting(inventory: Inventory, demand: DeviceDemand) -> list[Device]:

@@ -1,21 +1,24 @@
-"""The search space: how a budget of cores is divided into instances, their affinity, threads and batches."""
+"""The search space: how a budget of cores and GPUs is divided into instances, their affinity, threads and batches."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import get_args
+from typing import Final, NamedTuple, get_args
 
 from scanflow.app.quantities import format_cores, format_count
-from scanflow.app.resources import AffinityMode
+from scanflow.app.resources import MIN_GPU_SHARE, AffinityMode
 from scanflow.backends.service_records import Shape
 from scanflow.errors import InvalidError
+from scanflow.placement.device_cuts import DeviceBudget, Gpus
 from scanflow.placement.granularity import cut
 from scanflow.placement.place import Grant, place
 from scanflow.placement.topology import Topology
 
 AFFINITIES: tuple[AffinityMode, ...] = get_args(AffinityMode)
+_USUAL_CUTS: Final = (1, 2, 4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +29,26 @@ class Candidate:
     cores: float
     """Cores of one instance."""
 
+    gpu: Gpus = 0
+    """GPUs of one instance."""
+
     affinity: AffinityMode = "any"
     threads: int | None = None
     """Threads in each of an instance's pools; None: one for each core."""
 
     batch: int | None = None
     """Maximum number of requests that an instance answers in one call; None: the workflow's."""
+
+
+class RefusedCut(NamedTuple):
+    """A cut of the GPUs that is no candidate."""
+
+    instances: int
+    gpu: Gpus
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.instances} × gpu={self.gpu}: {self.reason}"
 
 
 PlacementKey = tuple[object, ...]
@@ -59,6 +76,8 @@ class SearchSpace:
     """Batch sizes to try; empty: batching is unchanged."""
 
     affinities: tuple[AffinityMode, ...] = AFFINITIES
+    gpus: DeviceBudget | None = None
+    """The budget of GPUs; None: it asks for none."""
 
     _placements: dict[Candidate, PlacementKey | None] = field(default_factory=dict, repr=False, compare=False)
 
@@ -69,11 +88,15 @@ class SearchSpace:
         return self._placements[candidate]
 
     def _compute_placement_key(self, candidate: Candidate) -> PlacementKey | None:
+        if (self.gpus is None) == bool(candidate.gpu):
+            return None
+        if self.gpus is not None and self.gpus.explain_refusal(candidate.instances, candidate.gpu):
+            return None
         threads = candidate.threads or max(1, round(candidate.cores))
         if self.topology is None:
             if candidate.affinity != "any" and candidate.cores % 1:
                 return None  # a kubelet gives whole cores only
-            return (candidate.instances, candidate.cores, candidate.affinity, threads, candidate.batch)
+            return (candidate.instances, candidate.cores, candidate.gpu, candidate.affinity, threads, candidate.batch)
         pinned = threads if candidate.affinity == "cpumempin" else None
         try:
             grants = place(
@@ -89,7 +112,7 @@ class SearchSpace:
         # Memory from all nodes is memory from anywhere, and threads that have one CPU are pinned to it already.
         nodes = frozenset(self.topology.memory_nodes)
         granted = sorted((grant.cpus, () if nodes <= {*grant.memory_nodes} else grant.memory_nodes) for grant in grants)
-        return (tuple(granted), pinned if candidate.cores > 1 else None, threads, candidate.batch)
+        return (tuple(granted), candidate.gpu, pinned if candidate.cores > 1 else None, threads, candidate.batch)
 
     @property
     def dimensions(self) -> tuple[Options, ...]:
@@ -100,10 +123,39 @@ class SearchSpace:
     def _vary_granularity(self, like: Candidate) -> list[Candidate]:
         """Vary the granularity by equation 4.1: the budget is divided evenly. Threads follow the cores."""
         return self._filter_possible(
-            replace(like, instances=count, cores=cut(count, cores=self.cores)[0].cores, threads=None)
-            for count in range(1, self.cores + 1)
-            if self.cores % count == 0
+            replace(like, instances=count, cores=cut(count, cores=self.cores)[0].cores, gpu=gpu, threads=None)
+            for count in self._list_counts()
+            for gpu in self.list_gpus(count)
         )
+
+    def _list_counts(self) -> list[int]:
+        return [count for count in range(1, self.cores + 1) if self.cores % count == 0]
+
+    def list_gpus(self, instances: int) -> list[Gpus]:
+        """Return what each of so many instances can get of the GPUs: several, where a GPU is cut into parts."""
+        return [0] if self.gpus is None else self.gpus.list_cuts(instances)
+
+    @property
+    def refused_cuts(self) -> list[RefusedCut]:
+        """The cuts of the GPUs that are no candidates, with the reasons; halves and quarters among them."""
+        if self.gpus is None:
+            return []
+        refused = []
+        for count in sorted({*self._list_counts(), *_USUAL_CUTS}):
+            for gpu in self.gpus.list_cuts(count) or [self.gpus.gpus / count]:
+                reason = self._explain_refusal(count, gpu)
+                refused += [RefusedCut(count, gpu, reason)] if reason else []
+        return refused
+
+    def _explain_refusal(self, instances: int, gpu: Gpus) -> str:
+        """Return why a cut of the GPUs is no candidate; empty: it is one."""
+        assert self.gpus is not None
+        if not self.gpus.list_cuts(instances):
+            return f"neither whole GPUs nor shares of at least {MIN_GPU_SHARE:g} each."
+        if self.cores % instances:
+            cores = math.ceil(self.cores / instances) * instances
+            return f"{format_cores(self.cores)} cannot be divided by {instances}. Give more: --cores {cores}"
+        return self.gpus.explain_refusal(instances, gpu)
 
     def list_neighbours(self, like: Candidate) -> list[Candidate]:
         """Return the next coarser and the next finer granularity, with all else unchanged."""
@@ -137,7 +189,7 @@ class SearchSpace:
     @cached_property
     def whole(self) -> list[Candidate]:
         """Return every candidate: those that an exhaustive search would measure."""
-        candidates = [Candidate(instances=1, cores=float(self.cores))]
+        candidates = self._vary_granularity(Candidate(instances=1, cores=float(self.cores)))
         for options in self.dimensions:
             candidates = self._filter_possible(
                 [*candidates, *(option for candidate in candidates for option in options(candidate))]
@@ -153,11 +205,12 @@ def build_candidate(shape: Shape, cores: float) -> Candidate:
     """Build the candidate of a deployed service. ``cores``: those of all its instances, if its shape has none."""
     count = max(1, shape.instances)
     each = cores / count if shape.cores is None else shape.cores
-    return Candidate(instances=count, cores=each, affinity=shape.affinity, threads=shape.pool_threads)
+    return Candidate(instances=count, cores=each, gpu=shape.gpu, affinity=shape.affinity, threads=shape.pool_threads)
 
 
 def describe(candidate: Candidate) -> str:
-    """Return ``2 × 1 core, cpu``."""
+    """Return ``2 × 1 core, cpu`` or ``2 × 1 core, gpu=0.5, cpu``."""
+    gpu = f", gpu={candidate.gpu}" if candidate.gpu else ""
     threads = "" if candidate.threads is None else f", {format_count(candidate.threads, 'thread')}"
     batch = "" if candidate.batch is None else f", batches of {candidate.batch}"
-    return f"{candidate.instances} × {format_cores(candidate.cores)}, {candidate.affinity}{threads}{batch}"
+    return f"{candidate.instances} × {format_cores(candidate.cores)}{gpu}, {candidate.affinity}{threads}{batch}"

@@ -28,6 +28,13 @@ class Measurement:
     reason: str = ""
     """The most frequent reason of failures."""
 
+    energy_j_per_1000: float | None = None
+    """Joules that the GPUs took for a thousand successful requests; None: it has none for itself, or they do not
+    count."""
+
+    gpu_bytes: int | None = None
+    """The most of the GPUs' memory that its instances were seen to hold, together; None: not seen."""
+
     others: float = 0.0
     """Cores used by processes other than the service and its load."""
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from scanflow.app.resources import parse_gpu
 from scanflow.tuning.candidates import Candidate
 from scanflow.tuning.comparison import PairedComparison, compare
 from scanflow.tuning.goals import Goal, Measurement
@@ -176,5 +177,7 @@ def _check_measured(result: TuningResult) -> None:
     bound = [] if result.goal.p99_s is None else [result.goal.p99_s]
     if not all(0 < value < _MOST for value in (*shapes, *values, *bound)):
         raise ValueError("A number of instances, cores or seconds, or a rate, is not above 0.")
+    for candidate in candidates:
+        parse_gpu(candidate.gpu)
     if any(len(trial.default) != len(trial.measured) or not trial.measured for trial in trials):
         raise ValueError("A trial has not as many measurements of the service as of the candidate.")

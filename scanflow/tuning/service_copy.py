@@ -19,6 +19,7 @@ from scanflow.app.application import Application
 from scanflow.app.service import Service
 from scanflow.app.serving import Batching, Serving
 from scanflow.app.workflow import Workflow
+from scanflow.backends.device_energy import EnergyMeter, list_own_devices
 from scanflow.backends.service_change import Deployment, Sizing
 from scanflow.backends.service_records import Progress, ServiceObserver, ServiceRecord
 from scanflow.deployer.deployer_port import Deployer
@@ -73,7 +74,9 @@ class ServiceCopy:
 
     on_cluster: bool = False
     """Whether its instances are pods. Each candidate is then deployed from nothing, as a change in place needs room for
-    both, and has :data:`START_S` to start."""
+    both, and has :data:`START_S` to start. From nothing, too, where it has GPUs: both would share their memory."""
+
+    count_energy: Callable[[set[str]], EnergyMeter] = EnergyMeter
 
     observe: ServiceObserver = lambda _progress: None
     _now: Candidate | None = None
@@ -103,8 +106,9 @@ class ServiceCopy:
         if candidate != self._now:
             self._now = None
             deployment = self._build_deployment(candidate)
-            if self.on_cluster:
+            if self.on_cluster or candidate.gpu:
                 self._delete()
+            if self.on_cluster:
                 record = self._deploy_within(deployment, START_S)
                 _wait_until_reachable(record.url, START_S)
             else:
@@ -139,10 +143,13 @@ class ServiceCopy:
         here = is_loopback(record.url)
         pids = [instance.pid for instance in record.instances if here and instance.pid is not None]
         before, began = _CpuUse.read(pids), time.monotonic()
+        energy = self.count_energy(list_own_devices(record))
         with LoadGenerator(replace(self.load(record), duration_s=self.seconds)) as load:
             result = load.read_result()
+        used_j = energy.read_j()
         others = _CpuUse.read(pids).compute_others(before, time.monotonic() - began) if pids else 0.0
         metrics = result.metrics()
+        succeeded = metrics.requests - metrics.failed
         reason = max(result.reasons, key=lambda text: result.reasons[text]) if result.reasons else ""
         return Measurement(
             rate=metrics.rate,
@@ -152,12 +159,24 @@ class ServiceCopy:
             requests=metrics.requests,
             failed=metrics.failed,
             reason=reason,
+            energy_j_per_1000=None if used_j is None or not succeeded else 1000 * used_j / succeeded,
+            gpu_bytes=self._read_gpu_bytes() if record.shape.gpu else None,
             others=others,
         )
 
+    def _read_gpu_bytes(self) -> int | None:
+        """Return the most that the instances were each seen to hold of GPUs, added up."""
+        instances = self.where.service(self.name).instances
+        peaks = [use.peak_bytes for instance in instances for use in instance.devices if use.peak_bytes is not None]
+        return sum(peaks) if peaks else None
+
     def _build_deployment(self, candidate: Candidate) -> Deployment:
         sizing = Sizing(
-            instances=candidate.instances, cores=candidate.cores, affinity=candidate.affinity, threads=candidate.threads
+            instances=candidate.instances,
+            cores=candidate.cores,
+            gpu=candidate.gpu or None,
+            affinity=candidate.affinity,
+            threads=candidate.threads,
         )
         app = self.app
         if candidate.batch is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from scanflow.placement.device_cuts import Gpus
 from scanflow.tuning.candidates import Candidate, SearchSpace
 from scanflow.tuning.search import Scores, choose_next_candidate, select_best
 
@@ -61,13 +62,21 @@ class TuningHistory:
 
 
 def adapt_candidate(candidate: Candidate, space: SearchSpace) -> Candidate:
-    """Return a candidate that uses the whole budget; its instances keep their size where that divides the budget."""
+    """Return a candidate that uses the whole budget; its instances keep their size where that divides the budget. The
+    GPUs are those that the space has."""
     batch = candidate.batch if candidate.batch in space.batches else None
     if candidate.instances * candidate.cores == space.cores:
-        return replace(candidate, batch=batch)
+        return replace(candidate, gpu=_adapt_gpu(candidate, space, candidate.instances), batch=batch)
     counts = [count for count in range(1, space.cores + 1) if space.cores % count == 0]
     count = min(counts, key=lambda number: abs(space.cores / number - candidate.cores))
-    return replace(candidate, instances=count, cores=space.cores / count, threads=None, batch=batch)
+    gpu = _adapt_gpu(candidate, space, count)
+    return replace(candidate, instances=count, cores=space.cores / count, gpu=gpu, threads=None, batch=batch)
+
+
+def _adapt_gpu(candidate: Candidate, space: SearchSpace, instances: int) -> Gpus:
+    """Return a candidate's GPUs where so many instances can get these, else what they can get."""
+    cuts = space.list_gpus(instances)
+    return candidate.gpu if candidate.gpu in cuts or not cuts else cuts[0]
 
 
 def rank_candidates(default: Candidate, winner: Candidate | None, scores: Scores) -> tuple[Candidate, ...]:

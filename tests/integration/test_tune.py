@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from scanflow.testing.accelerators import make_gpu
 from tests.conftest import Cli
+from tests.nvml import StubbedMachine
 from tests.permissions import permit_strategies_at
 from tests.server import ServerProcess, load_body
 from tests.unit.server.arbiter.intent_builders import intent
@@ -62,6 +64,54 @@ def test_a_search_measures_real_services_leaves_none_and_goes_on_from_its_folder
     after = json.loads(cli("services", "serve", "--json").stdout)
     assert [after[name] for name in ("generation", "shape")] == [before[name] for name in ("generation", "shape")]
     assert [instance["pid"] for instance in after["instances"]] == [instance["pid"] for instance in before["instances"]]
+
+
+GPU_APP = """
+import scanflow as sf
+
+resources = sf.Resources(cpu=2, gpu=1, gpu_memory="30Gi")
+work = sf.Service(name="work", implementation="work.py:Work", resources=resources)
+app = sf.Application(name="shop", workflows=[sf.Workflow(name="serve", type="online", nodes=[work])])
+"""
+GPU_WORK = """
+import os
+
+class Work:
+    def predict(self, X):
+        return [os.environ["CUDA_VISIBLE_DEVICES"], os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100")]
+"""
+
+
+def test_the_cuts_of_a_gpu_are_searched_and_the_service_is_resized_to_one(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = StubbedMachine(tmp_path, make_gpu(0, busy_share=0.5, power_w=100.0, energy_j=5.0))
+    machine.start_mps()
+    for name, value in machine.variables.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "app.py").write_text(GPU_APP)
+    (tmp_path / "work.py").write_text(GPU_WORK)
+    result = cli("tune", "app.py:serve", *BUDGET, "--out", "gpus", "--no-log", timeout_s=600)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "serve on 2 cores and 1 GPU for requests/s" in result.stdout
+    assert "Left out: 4 × gpu=0.25: 2 cores cannot be divided by 4. Give more: --cores 4" in result.stdout
+    document = json.loads((tmp_path / "gpus" / "tuning.json").read_text())
+    (trial,) = document["trials"]
+    assert (trial["candidate"]["instances"], trial["candidate"]["gpu"]) == (2, 0.5)
+    measured = [*trial["default"], *trial["measured"]]
+    assert [(measurement["failed"], measurement["energy_j_per_1000"]) for measurement in measured] == [(0, 0)] * 4
+
+    assert cli("deploy", "app.py:serve").returncode == 0
+    refused = cli("tune", "serve", *BUDGET, "--no-log")
+    assert refused.returncode != 0
+    assert "GPU 0 is granted to serve/1" in refused.stderr
+    resized = cli("scale", "serve", "2", "--cores", "1", "--gpu", "0.5")
+    assert resized.returncode == 0, resized.stdout + resized.stderr
+    assert "(2 instances × 1 core, gpu=0.5, any)" in resized.stdout
+    assert f"{make_gpu(0).uuid}" in cli("predict", "serve", "--data", "[[1.0]]").stdout
+    (service,) = json.loads(cli("services", "--json").stdout)
+    assert [instance["devices"][0]["share"] for instance in service["instances"]] == [0.5, 0.5]
+    assert cli("delete", "serve").returncode == 0
 
 
 def test_an_agent_has_a_search_made_in_a_process_of_its_own_and_nothing_is_left_of_it(

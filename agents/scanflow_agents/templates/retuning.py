@@ -237,7 +237,12 @@ def resize(service: str, winner: Mapping[str, Any]) -> Act:
     """Return the primitive that resizes a service to a search's winner."""
     best = Candidate(**winner)
     return do.apply_workflow_instance(
-        service, instances=best.instances, cores=best.cores, affinity=best.affinity, threads=best.threads
+        service,
+        instances=best.instances,
+        cores=best.cores,
+        gpu=best.gpu or None,
+        affinity=best.affinity,
+        threads=best.threads,
     )
 
 

@@ -59,6 +59,9 @@ def tune(
     cores: Annotated[
         int | None, Option("--cores", metavar="N", min=1, help="The budget of cores. Default: the service's cores.")
     ] = None,
+    gpus: Annotated[
+        int | None, Option("--gpus", metavar="N", min=1, help="The budget of GPUs. Default: the service's GPUs.")
+    ] = None,
     batches: Annotated[str | None, Option("--batches", metavar="N,N", help="Batch sizes to try, too: 4,16.")] = None,
     trials: Annotated[int, Option("--trials", metavar="N", help="Maximum number of candidates.")] = 20,
     minutes: Annotated[float, Option("--minutes", metavar="M", help="Maximum duration in minutes.")] = 15.0,
@@ -77,11 +80,12 @@ def tune(
     apply: Annotated[bool, Option("--apply", help="Resize the service if a candidate is better.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Find the best instances, cores, affinity and threads.
+    """Find the best instances, cores, GPUs, affinity and threads.
 
     Candidates are measured on a copy of the service. Ctrl-C ends the search.
     """
     from scanflow.app.quantities import parse_duration
+    from scanflow.backends.device_claims import HomeDevices
     from scanflow.tuning.goals import GOALS, Goal
     from scanflow_client.model_client import open_server_knowledge
     from scanflow_client.predict_io import to_http
@@ -123,6 +127,8 @@ def tune(
             search_goal,
             budget,
             cores=cores,
+            gpus=gpus,
+            devices=HomeDevices(settings.home),
             batches=parse_batch_sizes(batches),
             connections=connections,
             seconds=seconds,
@@ -160,7 +166,11 @@ def _apply(report: TuningReport, winner: Candidate, as_json: bool) -> None:
     if winner.batch is not None:
         remark(as_json, f"Set the batch size in the application: sf.Batching(max_size={winner.batch}).")
     change = ServiceChange(
-        instances=winner.instances, cores=winner.cores, affinity=winner.affinity, threads=winner.threads
+        instances=winner.instances,
+        cores=winner.cores,
+        gpu=winner.gpu or None,
+        affinity=winner.affinity,
+        threads=winner.threads,
     )
     with show_service_changes(choose_progress_stream(as_json)) as observe:
         open_deployer().change(name, change, observe=observe)

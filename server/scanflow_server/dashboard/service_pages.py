@@ -41,7 +41,7 @@ _MAX_CHANGES: Final = 20
 _MAX_EVENTS: Final = 100
 _AFFINITIES: Final = ("any", "cpu", "cpumem", "cpumempin")
 _METRICS: Final = ("errors", "p95", "mean")
-SIZE: Final = ("instances", "cores", "affinity")
+SIZE: Final = ("instances", "cores", "gpu", "affinity")
 
 
 def load_services(request: PageRequest) -> PageView:

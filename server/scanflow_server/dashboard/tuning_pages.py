@@ -45,14 +45,14 @@ def _list_applications(request: PageRequest) -> tuple[tuple[str, str], ...]:
 def _build_row(run: TrackedRun) -> CellRow:
     get, ratio = run.params.get, run.metrics.get("ratio")
     service = get("service", "")
-    instances, cores, affinity = (get(f"best.{name}", "?") for name in SIZE)
+    instances, cores, gpu, affinity = (get(f"best.{name}", "?") for name in SIZE)
     return {
         "state": StateCell(_STATES.get(run.status, run.status)),
         "search": LinkCell(run.name, f"/tuning/{quote(run.run_id, safe='')}"),
         "service": LinkCell(service, f"/services/{quote(service, safe='')}") if service else None,
         "for": get("goal", ""),
         "cores": get("cores", ""),
-        "best": f"{instances} × {cores.removesuffix('.0')}, {affinity}",
+        "best": f"{instances} × {cores.removesuffix('.0')}{'' if gpu in {'0', '?'} else f', gpu={gpu}'}, {affinity}",
         "better by": None if ratio is None else f"{ratio:.2f}×",
         "trials": f"{run.metrics.get('trials', 0):.0f}",
         "when": Moment(run.started_at.timestamp()),

@@ -19,8 +19,8 @@ def make_instance(name: str, *devices: DeviceUse, place: str | None = None) -> I
 
 def test_only_gpus_of_this_machine_that_a_service_has_for_itself_are_counted() -> None:
     own, shared, part = (
-        DeviceUse(number=number, uuid=f"GPU-{number}", sharing=sharing)
-        for number, sharing in enumerate(("exclusive", "mps", "mig"))
+        DeviceUse(number=number, uuid=f"GPU-{number}", sharing=sharing, share=share)
+        for number, (sharing, share) in enumerate((("exclusive", 1.0), ("mps", 0.98), ("mig", 1.0)))
     )
     instances = (make_instance("a", own, shared, part), make_instance("b", own, place="node1"), make_instance("c"))
     shape = Shape(instances=3)
@@ -29,6 +29,23 @@ def test_only_gpus_of_this_machine_that_a_service_has_for_itself_are_counted() -
     )
     assert list_own_devices(record) == {"GPU-0"}
     assert list_own_devices(record.model_copy(update={"instances": instances[1:]})) == set()
+
+
+@pytest.mark.parametrize(("count", "share", "own"), [(4, 0.25, True), (3, 0.333333, True), (3, 0.33, False)])
+def test_a_gpu_that_instances_share_so_that_no_other_can_is_their_own(count: int, share: float, own: bool) -> None:
+    use = DeviceUse(number=0, uuid="GPU-0", sharing="mps", share=share)
+    instances = tuple(make_instance(str(number), use) for number in range(count))
+    record = ServiceRecord(
+        name="digits",
+        url="",
+        app="a",
+        team="t",
+        state="ready",
+        generation=1,
+        shape=Shape(instances=count),
+        instances=instances,
+    )
+    assert list_own_devices(record) == ({"GPU-0"} if own else set())
 
 
 def test_what_gpus_take_is_the_growth_of_their_counters() -> None:

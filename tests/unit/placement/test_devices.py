@@ -88,7 +88,7 @@ def test_shares_get_no_more_memory_than_there_is() -> None:
     second = choose(MPS, demand(gpu=0.25, gpu_memory="60Gi"), [*first])
     assert second[0].number == 1
     waits = choose_devices(MPS, demand(gpu=0.5), [*first, *second])
-    assert waits == "GPU 0: the shares of others leave less memory; GPU 1: the shares of others leave less memory"
+    assert waits == "GPU 0: the shares of another leave 20Gi; GPU 1: the shares of another leave 20Gi"
 
 
 def test_a_device_is_shared_in_one_way_only() -> None:

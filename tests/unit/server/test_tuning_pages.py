@@ -68,7 +68,7 @@ def test_a_search_is_read_as_it_was_written() -> None:
     assert (search.service, search.cores) == ("digits", 4)
     assert (search.result.winner, search.result.alternatives, len(search.result.trials)) == (BEST, 8, 2)
     shown = describe_search(search)
-    assert shown["size"] == {"instances": "4", "cores": "1.0", "affinity": "cpu"}
+    assert shown["size"] == {"instances": "4", "cores": "1.0", "gpu": "0", "affinity": "cpu"}
     assert [(arm.rate, arm.score) for arm in shown["arms"][:2]] == [(100.0, None), (150.0, 1.5)]
     assert shown["arms"][2].problem == HOSTILE
     assert HOSTILE not in shown["cuts"](960) + shown["frontier"](350)
@@ -82,6 +82,7 @@ def test_a_search_is_read_as_it_was_written() -> None:
         {"cores": float("inf")},
         {"best": {"instances": 0, "cores": 1.0}},
         {"best": {"instances": 1, "cores": 1.0, "affinity": HOSTILE}},
+        {"best": {"instances": 1, "cores": 1.0, "gpu": HOSTILE}},
         {"default": None},
         {"trials": "x"},
         {"trials": [{"candidate": asdict(BEST), "default": [], "measured": []}]},

@@ -6,11 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scanflow.accelerators.accelerator_port import Inventory
 from scanflow.backends.service_records import Shape
+from scanflow.placement.device_cuts import DeviceBudget
 from scanflow.placement.place import Grant
 from scanflow.placement.topology import uniform
+from scanflow.testing.accelerators import GIB, make_gpu, make_mig_gpu
 from scanflow.tuning.candidates import Candidate, SearchSpace, build_candidate, describe
 
+GPU = DeviceBudget(gpus=1, inventory=Inventory(devices=(make_gpu(0),)))
 TWO = uniform(sockets=2, cores_per_socket=4)
 
 
@@ -54,3 +58,61 @@ def test_what_others_hold_is_not_free() -> None:
 )
 def test_a_service_as_it_is_is_a_candidate(shape: Shape, candidate: Candidate) -> None:
     assert build_candidate(shape, 8.0) == candidate
+
+
+def test_a_gpu_is_cut_with_the_cores() -> None:
+    space = SearchSpace(topology=TWO, cores=4, gpus=GPU, affinities=("any",))
+    assert [describe(candidate) for candidate in space.whole if candidate.threads is None] == [
+        "1 × 4 cores, gpu=1, any",
+        "2 × 2 cores, gpu=0.5, any",
+        "4 × 1 core, gpu=0.25, any",
+    ]
+    assert space.refused_cuts == []
+    assert space.find_placement(Candidate(instances=4, cores=1.0)) is None, "it needs a GPU"
+    assert SearchSpace(topology=TWO, cores=4).find_placement(Candidate(instances=4, cores=1.0, gpu=0.25)) is None
+
+
+@given(cores=st.integers(1, 8), gpus=st.sampled_from([0.5, 1.0, 2.0, 3.0]), memory=st.none() | st.integers(1, 80))
+def test_every_candidate_has_the_whole_budget_of_cores_and_of_gpus(cores: int, gpus: float, memory: int | None) -> None:
+    devices = DeviceBudget(
+        gpus=gpus,
+        memory_bytes=None if memory is None else memory * GIB,
+        inventory=Inventory(devices=(make_gpu(0), make_gpu(1))),
+    )
+    space = SearchSpace(topology=TWO, cores=cores, gpus=devices)
+    for candidate in space.whole:
+        assert isinstance(candidate.gpu, int | float)
+        assert candidate.instances * candidate.cores == cores
+        assert gpus - 0.001 < candidate.instances * candidate.gpu <= gpus + 1e-9
+        assert devices.explain_refusal(candidate.instances, candidate.gpu) == ""
+        assert candidate.instances * (memory or 0) <= 160
+
+
+def test_parts_that_an_administrator_cut_are_candidates_beside_shares() -> None:
+    machine = Inventory(devices=(make_gpu(0), make_mig_gpu(1, "1g.10gb", 4)))
+    space = SearchSpace(topology=TWO, cores=4, gpus=DeviceBudget(gpus=1, inventory=machine), affinities=("any",))
+    assert {candidate.gpu for candidate in space.whole} == {1, 0.5, 0.25, "1g.10gb"}
+    assert {candidate.instances for candidate in space.whole if candidate.gpu == "1g.10gb"} == {4}
+
+
+def test_cuts_that_cannot_be_are_left_out_and_the_reason_is_given() -> None:
+    devices = DeviceBudget(gpus=1, memory_bytes=30 * GIB, inventory=GPU.inventory)
+    space = SearchSpace(topology=TWO, cores=8, gpus=devices)
+    assert {candidate.instances for candidate in space.whole} == {1, 2}
+    assert [str(refused) for refused in space.refused_cuts] == [
+        f"{count} × gpu={1 / count}: {count} x gpu={1 / count} with 30Gi are more than there is here, which is enough "
+        "for 2: GPU 0 NVIDIA H100 (80Gi)."
+        for count in (4, 8)
+    ]
+    uneven = SearchSpace(topology=TWO, cores=6, gpus=GPU)
+    assert [str(refused) for refused in uneven.refused_cuts] == [
+        "4 × gpu=0.25: 6 cores cannot be divided by 4. Give more: --cores 8"
+    ]
+    three = DeviceBudget(gpus=3, inventory=Inventory(devices=tuple(make_gpu(number) for number in range(3))))
+    (refused,) = (cut for cut in SearchSpace(topology=TWO, cores=1, gpus=three).refused_cuts if cut.instances == 2)
+    assert str(refused) == "2 × gpu=1.5: neither whole GPUs nor shares of at least 0.01 each."
+
+
+def test_a_service_with_a_gpu_is_a_candidate() -> None:
+    shape = Shape(instances=2, cores=1.0, gpu=0.5)
+    assert build_candidate(shape, 2.0) == Candidate(instances=2, cores=1.0, gpu=0.5)
