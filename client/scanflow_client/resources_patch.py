@@ -53,6 +53,7 @@ def _locate(call: ast.Call, lines: list[str], resources: str) -> tuple[int, int,
     """Return the range of characters to replace, and the replacement."""
     current = next((keyword.value for keyword in call.keywords if keyword.arg == "resources"), None)
     if current is not None:
+        resources = _keep_gpus(current, "".join(lines), resources)
         return (
             _compute_offset(lines, current.lineno, current.col_offset),
             _compute_end_offset(lines, current),
@@ -64,6 +65,18 @@ def _locate(call: ast.Call, lines: list[str], resources: str) -> tuple[int, int,
         return at, at, f", resources={resources}"
     indent = len(lines[last.lineno - 1]) - len(lines[last.lineno - 1].lstrip())
     return at, at, f",\n{' ' * indent}resources={resources}"
+
+
+def _keep_gpus(current: ast.expr, text: str, resources: str) -> str:
+    """Return resources with the GPUs of the current ones, if they name none: a program is not measured there."""
+    if "gpu=" in resources or not isinstance(current, ast.Call):
+        return resources
+    gpus = [
+        ast.get_source_segment(text, keyword) or ast.unparse(keyword)
+        for keyword in current.keywords
+        if keyword.arg in {"gpu", "gpu_memory"}
+    ]
+    return f"{resources[:-1]}, {', '.join(gpus)})" if gpus else resources
 
 
 def _compute_end_offset(lines: list[str], node: ast.expr) -> int:

@@ -15,7 +15,7 @@ from scanflow.accelerators.accelerator_port import Inventory
 from scanflow.backends.device_claims import HomeDevices
 from scanflow.errors import InvalidError, MissingExtraError, UnavailableError, UsageError
 from scanflow.installation import explain_install
-from scanflow.placement.device_cuts import DeviceBudget, sum_gpus
+from scanflow.placement.device_cuts import DeviceBudget, Gpus, sum_gpus
 from scanflow.placement.topology import Topology
 from scanflow.settings import Settings
 from scanflow.tuning.candidates import Candidate, SearchSpace, build_candidate
@@ -105,13 +105,8 @@ def build_search_space(
         )
     space = SearchSpace(topology=machine, cores=budget, beside=tuple(beside), batches=tuple(batches), gpus=gpus)
     default = build_candidate(shape, budget)
-    lack = "" if gpus is None else gpus.explain_refusal(default.instances, default.gpu)
-    if lack:
-        raise InvalidError(
-            f"A copy of {target.workflow.name!r} as it is cannot have its GPUs beside what runs: {lack} Delete the "
-            f"service that has them meanwhile, or search before it is deployed: scanflow tune "
-            f"{target.source or 'app.py'}:{target.workflow.name}"
-        )
+    if gpus is not None:
+        check_copy_gpus(target, gpus, default.instances, default.gpu)
     if space.find_placement(default) is None:
         raise InvalidError(
             f"A copy of {target.workflow.name!r} as it is does not fit beside the running services. Delete or scale "
@@ -138,6 +133,20 @@ def build_device_budget(target: TuningTarget, devices: HomeDevices, *, gpus: int
         inventory=inventory,
         claims=held,
     )
+
+
+def check_copy_gpus(target: TuningTarget, budget: DeviceBudget, instances: int, gpu: Gpus) -> None:
+    """Check that a copy of a service can have GPUs beside what runs.
+
+    Raises:
+        InvalidError: it cannot; names who has them.
+    """
+    if lack := budget.explain_refusal(instances, gpu):
+        file = target.source or "app.py"
+        raise InvalidError(
+            f"A copy of {target.workflow.name!r} cannot have its GPUs beside what runs: {lack} Delete the service that "
+            f"has them meanwhile, and name its file: {file}:{target.workflow.name}"
+        )
 
 
 def _refuse_gpus(target: TuningTarget, gpus: int | None) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from scanflow.characterization.measurement import ProgramRun, SizedRun
+from scanflow.placement.device_cuts import DeviceBudget, Gpus
 
 Scaling = Literal["linear", "sublinear", "flat", "collapse"]
 
@@ -32,12 +33,14 @@ _UNIT = 16 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saturation:
+    """How speed follows a number: of cores, of ranks, of instances that share a GPU, or of requests in a batch."""
+
     kind: Scaling
     """``linear``: more cores help in proportion. ``sublinear``: they help less. ``flat``: from some number on they
     do not help. ``collapse``: with more cores it becomes slower again, because of contention for caches or memory
     (Wang et al., Table 4)."""
 
-    cores: int
+    enough: int
     """The smallest number of cores at which the program is nearly as fast as possible."""
 
     speed: Mapping[int, float]
@@ -59,7 +62,7 @@ def classify_saturation(seconds: Mapping[int, Sequence[float]]) -> Saturation:
         kind = "flat"
     else:
         kind = "linear" if speed[most] >= EFFICIENT * most / first else "sublinear"
-    return Saturation(kind=kind, cores=enough, speed=speed)
+    return Saturation(kind=kind, enough=enough, speed=speed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +107,14 @@ class ResourceRecommendation:
 
     cpu: float
     memory_bytes: int
+    gpu: Gpus = 0
+    gpu_memory_bytes: int | None = None
 
     def __str__(self) -> str:
-        return f'sf.Resources(cpu={self.cpu:g}, memory="{self.memory_bytes // 2**20}Mi")'
+        gpu = f", gpu={self.gpu!r}" if self.gpu else ""
+        if self.gpu_memory_bytes is not None:
+            gpu += f', gpu_memory="{self.gpu_memory_bytes // 2**20}Mi"'
+        return f'sf.Resources(cpu={self.cpu:g}, memory="{self.memory_bytes // 2**20}Mi"{gpu})'
 
 
 def recommend(
@@ -115,10 +123,42 @@ def recommend(
     """Recommend resources: the cores at which the program is nearly fastest, or those it uses, if fewer; and its memory
     with a margin. ``runs``: the runs with that many cores."""
     used = statistics.median(run.cores for run in runs)
-    cpu = float(scaling.cores) if used > 0.8 * scaling.cores else max(0.1, math.ceil(used * 10) / 10)
+    cpu = float(scaling.enough) if used > 0.8 * scaling.enough else max(0.1, math.ceil(used * 10) / 10)
     peak = max(run.peak_bytes for run in runs)
-    needed = SPARE * (peak if memory is None else memory.enough)
-    return ResourceRecommendation(cpu=cpu, memory_bytes=max(1, math.ceil(needed / _UNIT)) * _UNIT)
+    return ResourceRecommendation(cpu=cpu, memory_bytes=add_spare(peak if memory is None else memory.enough))
+
+
+def add_spare(size: int) -> int:
+    """Return the memory to request for a use of ``size`` bytes."""
+    return max(1, math.ceil(SPARE * size / _UNIT)) * _UNIT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceUsage:
+    """How much a service gets from its GPUs."""
+
+    by_instances: Saturation
+    """Speed by the number of instances that share them."""
+
+    by_batch: Saturation
+    """Speed of one instance by the most requests in a batch."""
+
+    limits: Mapping[int, bool]
+    """Of each limit of its GPU memory in bytes, whether an instance answered all requests with it."""
+
+    knee: MemoryKnee | None
+    """None: its memory cannot be limited or seen here."""
+
+    instances: int
+    """How many to run: the fewest that are nearly as fast as possible, of those that fit."""
+
+
+def choose_instances(speed: Saturation, budget: DeviceBudget, default: Gpus) -> tuple[int, Gpus]:
+    """Choose the fewest instances that are nearly as fast as possible, and what each gets of the budget's GPUs; fewer,
+    if so many do not fit; one with ``default``, if none fit."""
+    counts = sorted((count for count in speed.speed if count <= speed.enough), reverse=True)
+    cuts = ((count, gpu) for count in counts for gpu in budget.list_possible_cuts(count)[:1])
+    return next(cuts, (1, default))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +175,8 @@ class WorkflowCharacterization:
     saturation: Saturation
     recommendation: ResourceRecommendation
     missing: tuple[str, ...] = ()
+    device: DeviceUsage | None = None
+    """What was measured of its GPUs; None: it asks for none."""
 
 
 def compute_median_seconds(runs: Sequence[SizedRun]) -> float:

@@ -112,8 +112,8 @@ def characterize(
     scaling = classify_saturation(
         {count: [program_run.seconds for program_run in runs[placement]] for count, placement in best.items()}
     )
-    best_runs = runs[best[scaling.cores]]
-    limits = _search_memory_limits(run, best[scaling.cores], best_runs, observe) if search_memory else {}
+    best_runs = runs[best[scaling.enough]]
+    limits = _search_memory_limits(run, best[scaling.enough], best_runs, observe) if search_memory else {}
     bound = find_knee({limit: program_run.outcome == "succeeded" for limit, program_run in limits.items()})
     return Characterization(
         runs={placement: tuple(program_runs) for placement, program_runs in runs.items()},

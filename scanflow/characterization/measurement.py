@@ -59,6 +59,9 @@ class SizedRun:
     peak_bytes: int
     """Peak memory of an instance, or of all ranks together."""
 
+    gpu_bytes: int | None = None
+    """Peak memory of GPUs, of all instances together; None: it has none, or it was not seen."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:

@@ -55,6 +55,10 @@ class DeviceBudget:
         share = math.floor(each * _STEPS + 1e-6) / _STEPS
         return [*([share] if share >= MIN_GPU_SHARE else []), *parts]
 
+    def list_possible_cuts(self, instances: int) -> list[Gpus]:
+        """Return the cuts that the machine can give."""
+        return [gpu for gpu in self.list_cuts(instances) if not self.explain_refusal(instances, gpu)]
+
     def explain_refusal(self, instances: int, gpu: Gpus) -> str:
         """Return why the machine cannot give so many instances this, beside what others hold; empty: it can."""
         if self.inventory is None:
@@ -62,14 +66,14 @@ class DeviceBudget:
         demand = build_demand(Resources(gpu=gpu, gpu_memory=self.memory_bytes))
         assert demand is not None
         try:
-            check_demand(self.inventory, demand, copies=instances)
+            check_demand(self.inventory, demand)
         except UnsupportedError as error:
             return str(error)
         grants = list(self.claims)
-        for _ in range(instances):
+        for count in range(instances):
             chosen = choose_devices(self.inventory, demand, grants)
             if isinstance(chosen, str):
-                return f"{demand} is not free for {instances}: {chosen}."
+                return f"{f'there is room for {count}' if count else f'{demand} is not free'}: {chosen}."
             grants += [replace(grant, owner=_OTHERS) for grant in chosen]
         return ""
 

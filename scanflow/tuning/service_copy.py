@@ -76,10 +76,13 @@ class ServiceCopy:
     """Whether its instances are pods. Each candidate is then deployed from nothing, as a change in place needs room for
     both, and has :data:`START_S` to start. From nothing, too, where it has GPUs: both would share their memory."""
 
+    gpu_memory_bytes: int | None = None
+    """Of a GPU, what each instance may take; None: as its workflow says."""
+
     count_energy: Callable[[set[str]], EnergyMeter] = EnergyMeter
 
     observe: ServiceObserver = lambda _progress: None
-    _now: Candidate | None = None
+    _now: tuple[Candidate, int | None] | None = None
 
     @property
     def name(self) -> str:
@@ -103,7 +106,7 @@ class ServiceCopy:
             self.where.delete(self.name)
 
     def measure(self, candidate: Candidate) -> Measurement:
-        if candidate != self._now:
+        if (candidate, self.gpu_memory_bytes) != self._now:
             self._now = None
             deployment = self._build_deployment(candidate)
             if self.on_cluster or candidate.gpu:
@@ -113,7 +116,7 @@ class ServiceCopy:
                 _wait_until_reachable(record.url, START_S)
             else:
                 record = self.where.deploy(deployment, observe=self.observe)
-            self._now = candidate
+            self._now = (candidate, self.gpu_memory_bytes)
             plan = replace(self.load(record), requests=MAX_WARM_UP_REQUESTS, duration_s=WARM_UP_S)
             with LoadGenerator(plan) as load:
                 load.read_result()
@@ -175,6 +178,7 @@ class ServiceCopy:
             instances=candidate.instances,
             cores=candidate.cores,
             gpu=candidate.gpu or None,
+            gpu_memory_bytes=self.gpu_memory_bytes,
             affinity=candidate.affinity,
             threads=candidate.threads,
         )

@@ -179,8 +179,8 @@ class Study:
         try:
             return self._measure(candidate)
         except ScanflowError as error:  # it cannot be served like this
-            nothing = dict.fromkeys(("rate", "p50_s", "p90_s", "p99_s"), math.nan)
-            return Measurement(**nothing, requests=0, failed=1, reason=str(error))
+            nan = math.nan
+            return Measurement(rate=nan, p50_s=nan, p90_s=nan, p99_s=nan, requests=0, failed=1, reason=str(error))
 
     def _measure(self, candidate: Candidate) -> Measurement:
         began = self.clock()

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from scanflow.testing.accelerators import make_gpu
 from tests.conftest import Cli
+from tests.nvml import StubbedMachine
 
 pytestmark = pytest.mark.slow
 
@@ -49,6 +51,29 @@ def test_a_service_is_characterized_on_a_copy_that_is_deleted(cli: Cli) -> None:
     assert run["seconds"] > 0
     assert run["peak_bytes"] > 2**20
     assert result["recommendation"]["memory_bytes"] >= run["peak_bytes"]
+    assert json.loads(cli("services", "--json").stdout) == []
+
+
+def test_a_service_with_a_gpu_is_characterized_by_instances_and_batches_on_it(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = StubbedMachine(tmp_path, make_gpu(0))
+    machine.start_mps()
+    for name, value in machine.variables.items():
+        monkeypatch.setenv(name, value)
+    resources = ", resources=sf.Resources(gpu=1))"
+    (tmp_path / "app.py").write_text(
+        APP.replace('implementation="work.py:Work")', f'implementation="work.py:Work"{resources}')
+    )
+    words = ("--data", "[[1.0, 2.0]]", "--cores", "1,2", "--batches", "1,4", "--rounds", "1")
+    done = cli("characterize", "app.py:serve", *words, timeout_s=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for size in ("1 × 1 core, gpu=1, cpu", "2 × 1 core, gpu=0.5, cpu", "1 × 2 cores, gpu=1, cpu, batches of 4"):
+        assert size in done.stdout
+    assert "On the GPU, more instances " in done.stdout
+    assert "On the GPU, larger batches " in done.stdout
+    assert "Not measured: limits of its GPU's memory: the driver does not say what it holds" in done.stdout
+    assert ", gpu=" in done.stdout.splitlines()[-1]
     assert json.loads(cli("services", "--json").stdout) == []
 
 

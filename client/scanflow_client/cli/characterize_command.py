@@ -17,6 +17,7 @@ from scanflow_client.cli.command_options import (
     EncodingOption,
     JsonOption,
     SeparatorOption,
+    load_settings,
     open_deployer,
     parse_counts,
 )
@@ -50,9 +51,17 @@ def characterize(
         str | None,
         Option("--cores", metavar="N,N", help="Numbers of cores to try. Default: 1,2,4 and so on, up to all."),
     ] = None,
+    batches: Annotated[
+        str | None,
+        Option("--batches", metavar="N,N", help="Sizes of batches to try of a service with a GPU. Default: 1,4,16,64."),
+    ] = None,
     rounds: Annotated[int, Option("--rounds", metavar="N", min=1, max=100, help="Runs on each number of cores.")] = 3,
     memory: Annotated[
-        bool, Option("--memory/--no-memory", help="Search for the least memory that a program runs with.")
+        bool,
+        Option(
+            "--memory/--no-memory",
+            help="Search for the least memory that a program, or the GPU of a service, runs with.",
+        ),
     ] = True,
     timeout: Annotated[str, Option("--timeout", metavar="TIME", help="Maximum duration of a run.")] = "10m",
     write: Annotated[
@@ -84,7 +93,10 @@ def characterize(
     target = find_workflow(command)
     if target is not None:
         read_sent = partial(read_inputs, file, data, npy, separator=separator, encoding=encoding, decimal=decimal)
-        resources = _characterize_workflow(target, counts, rounds, read_sent, as_json=as_json)
+        sizes = None if batches is None else parse_counts(batches, "--batches", what="sizes", example="1,4,16")
+        resources = _characterize_workflow(
+            target, counts, rounds, read_sent, batches=sizes, search_memory=memory, as_json=as_json
+        )
         _print_patch(write, resources, as_json)
         return
     if (file, data, npy) != (None, None, None):
@@ -118,10 +130,18 @@ def find_workflow(command: Sequence[str]) -> TuningTarget | None:
 
 
 def _characterize_workflow(
-    target: TuningTarget, counts: Sequence[int], rounds: int, read_sent: Callable[[], PredictRequest], *, as_json: bool
+    target: TuningTarget,
+    counts: Sequence[int],
+    rounds: int,
+    read_sent: Callable[[], PredictRequest],
+    *,
+    batches: Sequence[int] | None,
+    search_memory: bool,
+    as_json: bool,
 ) -> str:
     """Measure a workflow, print the result, and return the recommended resources."""
-    from scanflow_client.characterize_workflow import characterize_job, characterize_service
+    from scanflow.backends.device_claims import HomeDevices
+    from scanflow_client.characterize_workflow import BATCHES, characterize_job, characterize_service
     from scanflow_client.formatting.characterization_text import format_workflow_characterization
     from scanflow_client.predict_io import HttpRequest, to_http
     from scanflow_client.progress import open_output
@@ -140,7 +160,17 @@ def _characterize_workflow(
             def build_request(name: str) -> HttpRequest:
                 return to_http(deployer, name, sent, node=None, dtype=None, seldon=False)
 
-            result = characterize_service(deployer, target, build_request, counts, rounds=rounds, observe=output.update)
+            result = characterize_service(
+                deployer,
+                target,
+                build_request,
+                counts,
+                rounds=rounds,
+                batches=batches or BATCHES,
+                search_memory=search_memory,
+                devices=HomeDevices(load_settings().home),
+                observe=output.update,
+            )
     respond(asdict(result), as_json, lambda: format_workflow_characterization(result))
     return str(result.recommendation)
 

@@ -12,15 +12,15 @@ from scanflow.characterization.characterization_study import describe_placement
 from scanflow_client.formatting.text_table import Screen, Table
 
 if TYPE_CHECKING:
-    from scanflow.characterization.analysis import Saturation, WorkflowCharacterization
+    from scanflow.characterization.analysis import DeviceUsage, MemoryKnee, Saturation, WorkflowCharacterization
     from scanflow.characterization.characterization_study import Characterization
-    from scanflow.characterization.measurement import ProgramRun
+    from scanflow.characterization.measurement import ProgramRun, SizedRun
 
 _KINDS = {
-    "linear": "more cores help in proportion",
-    "sublinear": "more cores help, but less than in proportion",
-    "flat": "more cores do not help",
-    "collapse": "more cores make it slower",
+    "linear": "help in proportion",
+    "sublinear": "help, but less than in proportion",
+    "flat": "do not help",
+    "collapse": "make it slower",
 }
 
 
@@ -42,12 +42,7 @@ def format_characterization(characterization: Characterization) -> Screen:
         ]
         screen.append(Table(("memory limit", "it", "took"), limits))
     if characterization.knee is not None:
-        killed = (
-            f", but not with {_format_mebibytes(characterization.knee.too_few)}"
-            if characterization.knee.too_few
-            else ""
-        )
-        screen.append(f"It runs with {_format_mebibytes(characterization.knee.enough)}{killed}.")
+        screen.append(f"It runs with {_describe_knee(characterization.knee)}.")
     screen += [f"Not measured: {what}" for what in characterization.missing]
     return [*screen, f"Request: resources={characterization.recommendation}"]
 
@@ -55,6 +50,7 @@ def format_characterization(characterization: Characterization) -> Screen:
 def format_workflow_characterization(result: WorkflowCharacterization) -> Screen:
     """Return the measurements of a service or a job by size, and the resources to request."""
     alone = compute_median_seconds(next(iter(result.runs.values())))
+    has_gpus = any(run.gpu_bytes is not None for runs in result.runs.values() for run in runs)
     rows = [
         (
             size,
@@ -64,25 +60,57 @@ def format_workflow_characterization(result: WorkflowCharacterization) -> Screen
             f"{alone / compute_median_seconds(runs):.2f}×",
             f"{statistics.median(run.cores for run in runs):.2f}",
             _format_mebibytes(max(run.peak_bytes for run in runs)),
+            *([_format_gpu_memory(runs)] if has_gpus else []),
         )
         for size, runs in result.runs.items()
     ]
     measure = "requests" if result.unit == "request" else "took"
-    columns = ("size", measure, "speed", "cores used", "peak memory")
+    columns = ("size", measure, "speed", "cores used", "peak memory", *(["GPU memory"] if has_gpus else []))
     missing = [f"Not measured: {what}" for what in result.missing]
+    usage = result.device
+    instances = f", instances={usage.instances}" if usage is not None and usage.instances > 1 else ""
     return [
         Table(columns, rows),
         describe_saturation(result.saturation),
+        *([] if usage is None else describe_device_usage(usage)),
         *missing,
-        f"Request: resources={result.recommendation}",
+        f"Request: resources={result.recommendation}{instances}",
     ]
+
+
+def _format_gpu_memory(runs: Sequence[SizedRun]) -> str:
+    seen = [run.gpu_bytes for run in runs if run.gpu_bytes is not None]
+    return _format_mebibytes(max(seen)) if seen else "-"
 
 
 def describe_saturation(scaling: Saturation) -> str:
     if len(scaling.speed) == 1:
         return "Its scaling is unknown: it ran with one number of cores only."
-    enough = format_count(scaling.cores, "core")
-    return f"{scaling.kind.capitalize()}: {_KINDS[scaling.kind]}. Close to its fastest: {enough}."
+    enough = format_count(scaling.enough, "core")
+    return f"{scaling.kind.capitalize()}: more cores {_KINDS[scaling.kind]}. Close to its fastest: {enough}."
+
+
+def describe_device_usage(usage: DeviceUsage) -> list[str]:
+    """Return from which on a service gets no more from its GPUs, and the memory that an instance needs there."""
+    lines = []
+    if len(usage.by_instances.speed) > 1:
+        lines.append(
+            f"On the GPU, more instances {_KINDS[usage.by_instances.kind]}. Close to its fastest: "
+            f"{format_count(usage.by_instances.enough, 'instance')}."
+        )
+    if len(usage.by_batch.speed) > 1:
+        lines.append(
+            f"On the GPU, larger batches {_KINDS[usage.by_batch.kind]}. Close to its fastest: batches of "
+            f"{usage.by_batch.enough}."
+        )
+    if usage.knee is not None:
+        lines.append(f"On the GPU, an instance runs with {_describe_knee(usage.knee)}.")
+    return lines
+
+
+def _describe_knee(knee: MemoryKnee) -> str:
+    failed = f", but not with {_format_mebibytes(knee.too_few)}" if knee.too_few else ""
+    return f"{_format_mebibytes(knee.enough)}{failed}"
 
 
 def _format_row(name: str, runs: Sequence[ProgramRun], alone: float) -> list[str]:

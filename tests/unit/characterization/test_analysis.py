@@ -50,7 +50,7 @@ def test_how_speed_follows_cores(speeds: dict[int, float], kind: str, cores: int
     classification = classify_saturation(
         {count: [10 / speed, 10 / speed * 1.5, 10 / speed * 0.9] for count, speed in speeds.items()}
     )
-    assert (classification.kind, classification.cores) == (kind, cores)
+    assert (classification.kind, classification.enough) == (kind, cores)
     assert classification.speed == pytest.approx(speeds)
 
 

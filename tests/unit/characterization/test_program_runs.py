@@ -133,7 +133,7 @@ def test_runs_alternate_and_memory_is_searched_where_the_program_is_nearly_as_fa
     )
     assert [cores for cores, limit in seen if limit is None] == [1, 2, 4, 2, 4, 1]
     assert {cores for cores, limit in seen if limit is not None} == {2}
-    assert (characterization.saturation.kind, characterization.saturation.cores) == ("flat", 2)
+    assert (characterization.saturation.kind, characterization.saturation.enough) == ("flat", 2)
     assert characterization.knee is not None
     assert characterization.knee.too_few < 50 * MIB <= characterization.knee.enough
     table, summary, limits, bound, advice = format_characterization(characterization)
@@ -181,6 +181,14 @@ def test_a_patch_asks_for_resources_where_a_step_is_made(name: str, added: str) 
     patch = build_resources_patch(APP, "app.py", name, "sf.Resources(cpu=2)")
     assert added in patch.splitlines()
     assert patch.startswith("--- a/app.py\n+++ b/app.py\n")
+
+
+def test_the_gpus_of_a_step_stay_where_none_were_measured() -> None:
+    text = 'train = sf.Executor(name="train", resources=sf.Resources(cpu=1, gpu=0.5, gpu_memory="8Gi"))\n'
+    patch = build_resources_patch(text, "app.py", "train", 'sf.Resources(cpu=2, memory="64Mi")')
+    assert 'resources=sf.Resources(cpu=2, memory="64Mi", gpu=0.5, gpu_memory="8Gi"))' in patch
+    measured = build_resources_patch(text, "app.py", "train", "sf.Resources(cpu=2, gpu=1)")
+    assert '+train = sf.Executor(name="train", resources=sf.Resources(cpu=2, gpu=1))' in measured
 
 
 def test_a_form_feed_begins_no_line() -> None:

@@ -122,9 +122,8 @@ def test_every_cut_is_what_a_grant_accepts_and_never_more_than_there_is(
 def test_models_that_do_not_fit_the_device_together_are_left_out_with_the_reason() -> None:
     thirty = budget(1, memory_bytes=30 * GIB)
     assert [bool(thirty.explain_refusal(count, 1 / count)) for count in (2, 4)] == [False, True]
-    assert thirty.explain_refusal(4, 0.25) == (
-        "4 x gpu=0.25 with 30Gi are more than there is here, which is enough for 2: GPU 0 NVIDIA H100 (80Gi)."
-    )
+    refusal = thirty.explain_refusal(4, 0.25)
+    assert refusal == "there is room for 2: GPU 0: the shares of its other instances leave 20Gi."
 
 
 def test_shares_are_candidates_only_where_something_holds_a_process_to_them() -> None:
@@ -140,10 +139,10 @@ def test_what_others_hold_or_use_is_not_free() -> None:
     half = budget(1, claims=(grant,))
     assert half.explain_refusal(2, 0.25) == ""
     assert half.explain_refusal(2, 0.5) == (
-        "gpu=0.5 is not free for 2: 1 of GPU 0 is granted to digits/1, its other instances."
+        "there is room for 1: 1 of GPU 0 is granted to digits/1, its other instances."
     )
     busy = Inventory(devices=(make_gpu(0, processes=(DeviceProcess(pid=7, name="python"),)),))
-    assert budget(1, busy).explain_refusal(1, 1) == "gpu=1 is not free for 1: GPU 0 is used by python 7."
+    assert budget(1, busy).explain_refusal(1, 1) == "gpu=1 is not free: GPU 0 is used by python 7."
 
 
 def test_a_cluster_says_itself_what_it_has() -> None:

@@ -100,8 +100,7 @@ def test_cuts_that_cannot_be_are_left_out_and_the_reason_is_given() -> None:
     space = SearchSpace(topology=TWO, cores=8, gpus=devices)
     assert {candidate.instances for candidate in space.whole} == {1, 2}
     assert [str(refused) for refused in space.refused_cuts] == [
-        f"{count} × gpu={1 / count}: {count} x gpu={1 / count} with 30Gi are more than there is here, which is enough "
-        "for 2: GPU 0 NVIDIA H100 (80Gi)."
+        f"{count} × gpu={1 / count}: there is room for 2: GPU 0: the shares of its other instances leave 20Gi."
         for count in (4, 8)
     ]
     uneven = SearchSpace(topology=TWO, cores=6, gpus=GPU)

@@ -117,7 +117,7 @@ def test_where_the_copy_cannot_have_a_gpu_the_search_is_refused_with_who_has_it(
 ) -> None:
     busy = make_gpu(0, processes=(DeviceProcess(pid=1, name="notebook"),))
     budget = build_device_budget(make_target(), make_devices(busy), gpus=None)
-    with pytest.raises(InvalidError, match=r"GPU 0 is used by notebook 1\. Delete .* scanflow tune .*app.py:serve"):
+    with pytest.raises(InvalidError, match=r"GPU 0 is used by notebook 1\. Delete .* its file: .*app.py:serve"):
         build_search_space(make_target(), FOUR, [], cores=None, batches=[], gpus=budget)
     none = build_device_budget(make_target(), make_devices(), gpus=None)
     with pytest.raises(InvalidError, match="gpu=1 asks for a GPU, and there is none here"):
@@ -249,8 +249,9 @@ def test_a_search_tries_the_cuts_that_the_machine_has_and_says_which_it_left_out
     summary = report.summary()
     assert (summary["cores"], summary["gpus"]) == (4, 1.0)
     assert [(refused["instances"], refused["gpu"]) for refused in summary["refused_cuts"]] == [(4, 0.25)]
-    assert "Left out: 4 × gpu=0.25: 4 x gpu=0.25 with 30Gi are more than there is here" in "\n".join(
-        map(str, format_tuning(report))
+    assert (
+        "Left out: 4 × gpu=0.25: there is room for 2: GPU 0: the shares of its other instances leave 20Gi."
+        in "\n".join(map(str, format_tuning(report)))
     )
 
 
