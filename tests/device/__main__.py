@@ -1,4 +1,5 @@
-"""``make bench-gpu``: fill the table of docs/gpu.md: one GPU, given to one, two and four steps, in turns and by MPS."""
+"""``make bench-gpu``: fill the tables of docs/gpu.md: one GPU, given to one, two and four steps, in turns and by MPS;
+and the tuner's pick of its cuts for a service, beside the best of all."""
 
 from __future__ import annotations
 
@@ -20,11 +21,14 @@ from typing import Any
 import scanflow as sf
 from scanflow.backends.run_records import RunRecord
 from scanflow.placement.device_grants import describe_device
+from tests.device import tuned_cuts
 from tests.device.machine import DeviceMachine, has_mps, read_inventory, start_mps
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PAGE = CHECKOUT / "docs" / "gpu.md"
-BEGIN, END = "<!-- bench-gpu: begin -->", "<!-- bench-gpu: end -->"
+CUTS_TABLE, SEARCH_TABLE = "bench-gpu", "bench-gpu-search"
+"""The names of the tables, in the comments around them."""
+
 BATCHES = (4, 64)
 HEAD = ("cut", "how", "batch", "images/s", "p50, ms", "p99, ms", "processors each", "memory read back, GiB")
 
@@ -48,29 +52,44 @@ CUTS = (Cut(1), Cut(2), Cut(4), Cut(2, by_mps=True), Cut(4, by_mps=True))
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.device", description=__doc__)
     parser.add_argument("--seconds", type=float, default=8.0, help="how long each batch size is measured")
+    parser.add_argument("--only", choices=(CUTS_TABLE, SEARCH_TABLE), help="write this table alone")
     parser.add_argument("--page", type=Path, default=PAGE, help="the page whose table is written")
     chosen = parser.parse_args()
     inventory = read_inventory()
     if not inventory.devices or find_spec("torch") is None:
         print(f"no device: not run. {inventory.absence or 'PyTorch is not installed.'}")
         return 0
-    rows: list[Sequence[str]] = []
-    for cut in CUTS:
-        if cut.by_mps and not has_mps():
-            print(f"{cut} by MPS: not run; nvidia-cuda-mps-control is not installed")
-            continue
-        rows += _measure(cut, chosen.seconds)
-        print(*rows[-len(BATCHES) :], sep="\n", flush=True)
     described = (
         f"{datetime.now(UTC).date()}, {describe_device(inventory.devices[0])}, driver {inventory.driver}, PyTorch "
         f"{version('torch')}; {chosen.seconds:g} s each"
     )
-    table = "\n".join(f"| {' | '.join(row)} |" for row in (HEAD, ("---",) * len(HEAD), *rows))
-    text = chosen.page.read_text(encoding="utf-8")
-    before, after = text.partition(BEGIN)[0], text.partition(END)[2]
-    chosen.page.write_text(f"{before}{BEGIN}\n{described}.\n\n{table}\n{END}{after}", encoding="utf-8")
+    if chosen.only != SEARCH_TABLE:
+        write_table(chosen.page, CUTS_TABLE, described, HEAD, list(_measure_cuts(chosen.seconds)))
+    if chosen.only != CUTS_TABLE:
+        how = "MPS" if has_mps() else "time slicing"
+        rows = list(tuned_cuts.measure_searches(chosen.seconds / 2).build_rows())
+        write_table(chosen.page, SEARCH_TABLE, f"{described}, {how}", tuned_cuts.HEAD, rows)
     print(f"Wrote {chosen.page}")
     return 0
+
+
+def write_table(page: Path, name: str, described: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Write a table between the two comments with its name."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    table = "\n".join(f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *rows))
+    text = page.read_text(encoding="utf-8")
+    before, after = text.partition(begin)[0], text.partition(end)[2]
+    page.write_text(f"{before}{begin}\n{described}.\n\n{table}\n{end}{after}", encoding="utf-8")
+
+
+def _measure_cuts(seconds: float) -> Iterator[Sequence[str]]:
+    for cut in CUTS:
+        if cut.by_mps and not has_mps():
+            print(f"{cut} by MPS: not run; nvidia-cuda-mps-control is not installed")
+            continue
+        rows = list(_measure(cut, seconds))
+        print(*rows, sep="\n", flush=True)
+        yield from rows
 
 
 def _measure(cut: Cut, seconds: float) -> Iterator[Sequence[str]]:

@@ -19,7 +19,7 @@ def main() -> None:
     folder = Path(os.environ["LOAD_READY"])
     torch.backends.cudnn.benchmark = False
     torch.manual_seed(0)
-    model = _build_model(torch).cuda().half().to(memory_format=torch.channels_last).eval()
+    model = build_model(torch).cuda().half().to(memory_format=torch.channels_last).eval()
     results = {}
     for batch in map(int, os.environ["LOAD_BATCHES"].split()):
         inputs = torch.randn(batch, 3, 224, 224, device="cuda").half().to(memory_format=torch.channels_last)
@@ -31,7 +31,7 @@ def main() -> None:
     print(json.dumps({"processors": processors, "torch_bytes": torch.cuda.max_memory_reserved(), "batches": results}))
 
 
-def _build_model(torch: Any) -> Any:
+def build_model(torch: Any) -> Any:
     """Return a network of 16 residual blocks, about ResNet-50's size, without a package for it."""
 
     class Block(torch.nn.Module):  # type: ignore[misc]

@@ -3,8 +3,11 @@ asked here; what serves is left alone."""
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +115,33 @@ def test_the_cuts_of_a_gpu_are_searched_and_the_service_is_resized_to_one(
     (service,) = json.loads(cli("services", "--json").stdout)
     assert [instance["devices"][0]["share"] for instance in service["instances"]] == [0.5, 0.5]
     assert cli("delete", "serve").returncode == 0
+
+
+COMPARE = """
+from pathlib import Path
+from tests.device import tuned_cuts
+from scanflow.tuning import study
+
+tuned_cuts.CORES, tuned_cuts.BATCHES, study.SEARCH_PAIRS, study.FRESH_PAIRS = 2, (4,), 1, 1
+compared = tuned_cuts.measure_searches(0.5, model=Path("work.py"))
+print(*compared.build_rows(), sep="\\n")
+"""
+
+
+def test_the_tuner_s_pick_is_compared_with_all_cuts_of_a_gpu(tmp_path: Path) -> None:
+    machine = StubbedMachine(tmp_path, make_gpu(0, busy_share=0.5, power_w=100.0, energy_j=5.0))
+    machine.start_mps()
+    (tmp_path / "work.py").write_text(GPU_WORK.replace("Work", "Network"))
+    checkout = Path(__file__).resolve().parents[2]
+    environ = {**os.environ, **machine.variables, "PYTHONPATH": f"{checkout}:{os.environ.get('PYTHONPATH', '')}"}
+    done = subprocess.run(
+        [sys.executable, "-c", COMPARE], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=patient(600)
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [ast.literal_eval(line) for line in done.stdout.splitlines()]
+    assert [row[0].partition(":")[0] for row in rows] == ["as it is", "tuner", "all"]
+    assert rows[0][0] == "as it is: 1 × 2 cores, gpu=1, any"
+    assert (rows[2][2], rows[2][4]) == ("100%", "6")
 
 
 def test_an_agent_has_a_search_made_in_a_process_of_its_own_and_nothing_is_left_of_it(
