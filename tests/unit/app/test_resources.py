@@ -84,3 +84,15 @@ def test_gpus_survive_being_written_and_read(gpu: float | str) -> None:
     resources = sf.Resources(gpu=gpu, gpu_memory="8Gi" if gpu else None)
     assert sf.Resources.model_validate_json(resources.model_dump_json()) == resources
     assert resources.gpu == gpu
+
+
+def test_the_gpus_of_a_workflow_are_those_of_its_instances() -> None:
+    nodes = [
+        sf.Service(name=name, implementation=f"{name}.py:A", resources=sf.Resources(gpu=0.25, gpu_memory="4Gi"))
+        for name in ("first", "second")
+    ]
+    workflow = sf.Workflow(name="serve", type="online", nodes=nodes, edges=nodes[0] >> nodes[1])
+    resized = workflow.with_shape(gpu=1, cores=2)
+    assert [(node.resources.gpu, node.resources.cores) for node in resized.services] == [(1, 2.0), (0, None)]
+    assert [node.resources.gpu_memory for node in workflow.with_shape(gpu=0).services] == [None, None]
+    assert workflow.with_shape(instances=2).services[1].resources.gpu == 0.25

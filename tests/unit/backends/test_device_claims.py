@@ -45,6 +45,15 @@ def test_a_claim_holds_until_it_is_given_back(home: Path) -> None:
     assert take(devices, home / "second") == [0]
 
 
+def test_what_is_free_is_read_with_who_holds_the_rest_and_without_their_own_processes(home: Path) -> None:
+    processes = (DeviceProcess(pid=os.getpid()), DeviceProcess(pid=1))
+    devices = open_devices(home, make_gpu(0), make_gpu(1, processes=processes))
+    assert take(devices, home / "first") == [0]
+    inventory, held = devices.read_free()
+    assert [[process.pid for process in device.processes] for device in inventory.devices] == [[], [1]]
+    assert [(grant.number, grant.owner) for grant in held] == [(0, "first")]
+
+
 def test_a_claim_ends_with_its_attempt_whoever_started_it(home: Path) -> None:
     devices = open_devices(home)
     assert take(devices, home / "first") == [0]
