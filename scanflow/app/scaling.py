@@ -10,8 +10,9 @@ from scanflow.app.model import Model, Number, Whole
 from scanflow.app.quantities import Seconds, Wait
 from scanflow.errors import InvalidError
 
-ScalingMetric = Literal["rps", "p95", "cpu", "queue"]
-"""Requests a second per instance; 95th percentile of latency in seconds; share of its cores; waiting requests."""
+ScalingMetric = Literal["rps", "p95", "cpu", "queue", "gpu", "gpu_memory"]
+"""Requests a second per instance; 95th percentile of latency in seconds; share of its cores; waiting requests; share of
+the time in which its GPUs compute; share of their memory that it holds."""
 
 
 class Scaling(Model):
@@ -50,7 +51,17 @@ class Scaling(Model):
                 f"Scaling goes down below {self.down_threshold:g} and up above {self.up_threshold:g}: the number of "
                 f"instances would oscillate. Write down={self.up_threshold * 0.8:g} or less."
             )
+        if self.reads_gpus and self.up_threshold >= 1:
+            raise InvalidError(
+                f"Scaling adds instances above {self.up_threshold:g}, and {self.metric!r} is a share, which is never "
+                "above 1. Write target=0.7."
+            )
         return self
+
+    @property
+    def reads_gpus(self) -> bool:
+        """Whether its metric is one of GPUs."""
+        return self.metric in {"gpu", "gpu_memory"}
 
     @property
     def up_threshold(self) -> float:

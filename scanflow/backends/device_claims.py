@@ -21,6 +21,7 @@ from scanflow.accelerators.mps import SERVER_NAME
 from scanflow.accelerators.nvml import read_accelerators
 from scanflow.accelerators.visible import HOLDER_VARIABLE, MEMORY_VARIABLE
 from scanflow.app.quantities import round_memory
+from scanflow.backends.device_load import WINDOW_S, LoadReading, RecentLoad, compute_mean
 from scanflow.backends.run_records import DeviceUse
 from scanflow.errors import UnavailableError
 from scanflow.files.private import create_private_folder
@@ -233,22 +234,35 @@ class SeenUse:
     others: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Who else was seen there last."""
 
+    used: dict[str, int | None] = field(default_factory=dict)
+    """The memory that it was seen to hold last."""
+
+    loads: dict[str, RecentLoad] = field(default_factory=dict)
+    """How busy its devices were lately."""
+
     excess: str = ""
     """By how much it was over a share whose bound is watched."""
 
-    def add(self, inventory: Inventory, grants: Sequence[DeviceGrant], session: int) -> bool:
-        """Add what is seen now of an attempt, which leads a session of its own; return whether it is over its share,
-        for the first time."""
+    def add(self, inventory: Inventory, grants: Sequence[DeviceGrant], session: int, at: float) -> bool:
+        """Add what is seen at a time of an attempt, which leads a session of its own; return whether it is over its
+        share, for the first time."""
         before = self.excess
         for grant in grants:
             use = measure_use(inventory, grant, session)
             self.others[grant.uuid] = tuple(map(describe_process, use.others))
+            self.used[grant.uuid] = use.used_bytes
+            self.loads.setdefault(grant.uuid, RecentLoad()).add(LoadReading(at, use.busy_share, use.power_w))
             if use.own_bytes is not None:
                 self.peaks[grant.uuid] = max(use.own_bytes, self.peaks.get(grant.uuid, 0))
             self.excess = self.excess or use.excess
         return bool(self.excess) and not before
 
+    def compute_busy_share(self, window_s: float = WINDOW_S) -> float | None:
+        """Return the share of the last ``window_s`` in which its devices computed; None: they did not say."""
+        return compute_mean(load.compute_busy_share(window_s) for load in self.loads.values())
+
     def describe(self, grants: Sequence[DeviceGrant]) -> tuple[DeviceUse, ...]:
+        unread = RecentLoad()
         return tuple(
             DeviceUse(
                 number=grant.number,
@@ -259,6 +273,9 @@ class SeenUse:
                 memory_bytes=grant.memory_bytes,
                 peak_bytes=self.peaks.get(grant.uuid),
                 others=self.others.get(grant.uuid, ()),
+                used_bytes=self.used.get(grant.uuid),
+                busy_share=_round(self.loads.get(grant.uuid, unread).compute_busy_share(), 2),
+                power_w=_round(self.loads.get(grant.uuid, unread).compute_power_w(), 0),
             )
             for grant in grants
         )
@@ -275,6 +292,14 @@ class MeasuredUse:
     excess: str
     """By how much they are over a share whose bound is watched; empty: they are not."""
 
+    used_bytes: int | None = None
+    """The memory that is held of the grant. None: the driver does not say, or who holds it is not seen."""
+
+    busy_share: float | None = None
+    """Of a whole device: of a share the driver would say how busy all are who have one."""
+
+    power_w: float | None = None
+
 
 def measure_use(inventory: Inventory, grant: DeviceGrant, session: int) -> MeasuredUse:
     """Return the use of a grant by an attempt, which leads a session of its own."""
@@ -290,15 +315,39 @@ def measure_use(inventory: Inventory, grant: DeviceGrant, session: int) -> Measu
             f"takes: {MEMORY_VARIABLE} tells the share."
         )
     others = tuple(process for process, leader in processes if leader not in {None, session})
-    return MeasuredUse(used if own else None, others, excess)
+    device = _find_device_or_part(inventory, grant)
+    is_told = inventory.sees_processes and all(process.memory_bytes is not None for process in own)
+    whole = device if grant.sharing == "exclusive" and isinstance(device, Device) else None
+    return MeasuredUse(
+        used if own else None,
+        others,
+        excess,
+        used_bytes=used if is_told and device is not None else _find_used_bytes(device, grant),
+        busy_share=None if whole is None else whole.busy_share,
+        power_w=None if whole is None else whole.power_w,
+    )
+
+
+def _find_used_bytes(device: Device | MigInstance | None, grant: DeviceGrant) -> int | None:
+    """Return what is held of a device or part by whoever is on it, if that can only be who has the grant."""
+    return device.memory_used_bytes if device is not None and grant.sharing in {"exclusive", "mig"} else None
+
+
+def _find_device_or_part(inventory: Inventory, grant: DeviceGrant) -> Device | MigInstance | None:
+    """Return the device, or the part of one, of a grant; None: it is not there any more, or failed."""
+    device = next((device for device in inventory.devices if device.uuid == grant.device and not device.fault), None)
+    if device is None or grant.sharing != "mig":
+        return device
+    return next((part for part in device.mig_instances if part.uuid == grant.uuid), None)
 
 
 def _list_processes(inventory: Inventory, grant: DeviceGrant) -> tuple[DeviceProcess, ...]:
-    device = next((device for device in inventory.devices if device.uuid == grant.device), None)
-    if device is None or not inventory.sees_processes:
-        return ()
-    part = next((part for part in device.mig_instances if part.uuid == grant.uuid), None)
-    return device.processes if part is None else part.processes
+    device = _find_device_or_part(inventory, grant) if inventory.sees_processes else None
+    return () if device is None else device.processes
+
+
+def _round(number: float | None, digits: int) -> float | None:
+    return None if number is None else round(number, digits)
 
 
 def _find_session(pid: int) -> int | None:

@@ -45,8 +45,9 @@ def _format_use(use: DeviceUse) -> str:
     memory = "" if use.memory_bytes is None else f", {format_bytes(use.memory_bytes)}"
     if use.peak_bytes is not None:
         memory = f", used {format_bytes(use.peak_bytes)}" + (f" of{memory[1:]}" if memory else "")
+    load = "".join(f", {text}" for text in _format_load(use.busy_share, use.power_w))
     beside = f", beside {', '.join(use.others)}" if use.others else ""
-    return f"GPU {use.number}{f' {use.name}' if use.name else ''}{how}{memory}{beside}"
+    return f"GPU {use.number}{f' {use.name}' if use.name else ''}{how}{memory}{load}{beside}"
 
 
 class DeviceState(NamedTuple):
@@ -86,15 +87,15 @@ def list_device_states(inventory: Inventory, claims: Sequence[DeviceClaim]) -> l
         if device.fault or device.mig_enabled:
             states.append(whole._replace(note=f"failed: {device.fault}" if device.fault else "cut into parts"))
         else:
-            states.append(_fill_state(whole, device, claims, _describe_load(device)))
+            states.append(_fill_state(whole, device, claims, _format_load(device.busy_share, device.power_w)))
         parts = [(DeviceState(f"part {it.profile}", device.number, is_part=True), it) for it in device.mig_instances]
         states += [_fill_state(state, part, claims) for state, part in parts]
     return states
 
 
-def _describe_load(device: Device) -> list[str]:
-    busy = [] if device.busy_share is None else [f"{device.busy_share:.0%} busy"]
-    return [*busy, *([] if device.power_w is None else [f"{device.power_w:.0f} W"])]
+def _format_load(busy_share: float | None, power_w: float | None) -> list[str]:
+    busy = [] if busy_share is None else [f"{busy_share:.0%} busy"]
+    return [*busy, *([] if power_w is None else [f"{power_w:.0f} W"])]
 
 
 def _fill_state(

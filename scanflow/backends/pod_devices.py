@@ -50,6 +50,9 @@ def _describe(device: Device, share: float, sharing: str) -> Iterator[DeviceUse]
             share=share,
             memory_bytes=device.memory_bytes,
             peak_bytes=used,
+            used_bytes=used,
+            busy_share=device.busy_share if share == 1 else None,
+            power_w=device.power_w if share == 1 else None,
         )
     for part in device.mig_instances:
         yield DeviceUse(
@@ -59,4 +62,5 @@ def _describe(device: Device, share: float, sharing: str) -> Iterator[DeviceUse]
             sharing="mig",
             memory_bytes=part.memory_bytes,
             peak_bytes=part.memory_used_bytes,
+            used_bytes=part.memory_used_bytes,
         )

@@ -59,6 +59,24 @@ class DeviceUse(Record):
     others: tuple[str, ...] = ()
     """The other processes that were seen on it last: ``python 4711 (12Gi)``."""
 
+    used_bytes: int | None = None
+    """The memory that was held of it when it was seen last. None: the driver does not say, or who holds it is not
+    seen."""
+
+    busy_share: float | None = None
+    """The share of the last minute in which the whole device computed, of that before its task ended; of a pod's, of
+    the last moment. None: it does not say, or this is a share or a part."""
+
+    power_w: float | None = None
+    """What the whole device took over the same time."""
+
+    @property
+    def memory_share(self) -> float | None:
+        """The share of its memory that is held. None: not known."""
+        if self.used_bytes is None or not self.memory_bytes:
+            return None
+        return round(self.used_bytes / self.memory_bytes, 4)
+
 
 class TaskRecord(Record):
     """One task of a run: a step, or one item of a fanned-out step."""

@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 
 from scanflow.app.scaling import ScalingMetric
 from scanflow.backends.canary_analysis import RevisionStats, subtract_stats
-from scanflow.backends.service_records import NodeTraffic, compute_quantile
+from scanflow.backends.device_load import compute_mean
+from scanflow.backends.service_records import SHARES, NodeTraffic, compute_quantile
 from scanflow.placement.queueing import Load
 
 WINDOW_S = 60.0
@@ -96,18 +97,19 @@ class MetricsWindow:
         return round(self.compute_recent_stats(revision).requests / seconds, 2) if seconds > 0 else None
 
     def sample(
-        self, metric: ScalingMetric, window_s: float, *, queues: Sequence[float], cpu_shares: Sequence[float]
+        self, metric: ScalingMetric, window_s: float, *, queues: Sequence[float], shares: Sequence[float | None] = ()
     ) -> float | None:
         """Return a metric's value per instance over ``window_s``; None: nothing was measured.
 
-        ``queues``: waiting requests of each ready instance; ``cpu_shares``: the used share of their cores, if known.
+        ``queues``: waiting requests of each ready instance; ``shares``: the share that each uses of its cores, or of
+        its GPUs, if the metric is that.
         """
         if not queues:
             return None
         if metric == "queue":
             return sum(queues) / len(queues)
-        if metric == "cpu":
-            return sum(cpu_shares) / len(cpu_shares) if cpu_shares else None
+        if metric in SHARES:
+            return compute_mean(shares)
         recent = self._compute_recent(window_s)
         if metric == "rps":
             return None if recent is None else recent[0] / len(queues)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import ConfigDict, Field
 
 from scanflow.app.resources import AffinityMode
-from scanflow.app.scaling import Scaling
+from scanflow.app.scaling import Scaling, ScalingMetric
+from scanflow.backends.device_load import compute_mean
 from scanflow.backends.run_records import DeviceUse, Record
 from scanflow.placement.queueing import Load
 from scanflow.text.masking import Masker
@@ -21,6 +22,9 @@ ServiceState = Literal["starting", "ready", "degraded", "backup", "idle", "faile
 """``degraded``: fewer instances are ready than desired; ``backup``: another service answers for it; ``idle``: scaled to
 zero, the first request wakes it; ``unsupervised``: it has no supervisor (the machine was restarted, or its supervisor
 was killed): any command on it starts a new one, which adopts the running instances."""
+
+SHARES: Final[tuple[ScalingMetric, ...]] = ("cpu", "gpu", "gpu_memory")
+"""The metrics that are a share of what an instance has."""
 
 
 class Shape(Record):
@@ -114,6 +118,21 @@ class InstanceRecord(Record):
     def memory_nodes(self) -> tuple[int, ...]:
         """The NUMA nodes it allocates memory from; none: any."""
         return tuple((self.model_extra or {}).get("memory_nodes", ()))
+
+    @property
+    def gpu_power_w(self) -> float | None:
+        """The power that its GPUs take together. None: it has no whole ones, or they do not say."""
+        powers = [use.power_w for use in self.devices if use.power_w is not None]
+        return sum(powers) if powers else None
+
+    def find_share(self, metric: ScalingMetric) -> float | None:
+        """Return how much it uses of its cores (``cpu``), of the time of its GPUs (``gpu``) or of their memory
+        (``gpu_memory``), as a share of what it has; None: not known, or the metric is another one."""
+        if metric == "cpu":
+            return self.cpu_share
+        if metric == "gpu":
+            return compute_mean(use.busy_share for use in self.devices)
+        return compute_mean(use.memory_share for use in self.devices) if metric == "gpu_memory" else None
 
 
 class NodeTraffic(Record):
@@ -252,6 +271,17 @@ class ServiceRecord(Record):
     def folder(self) -> str:
         """The folder of its files, if the backend has one; else empty."""
         return str((self.model_extra or {}).get("folder", ""))
+
+    @property
+    def gpu_power_w(self) -> float | None:
+        """The power that the GPUs of its instances take together. None: there are no whole ones, or they do not say."""
+        powers = [power for instance in self.instances if (power := instance.gpu_power_w) is not None]
+        return sum(powers) if powers else None
+
+    def compute_share(self, metric: ScalingMetric) -> float | None:
+        """Return the share that each ready instance uses in the mean of its cores (``cpu``), of the time of its GPUs
+        (``gpu``) or of their memory (``gpu_memory``); None: not known, or the metric is another one."""
+        return compute_mean(instance.find_share(metric) for instance in self.instances if instance.state == "ready")
 
     @property
     def current(self) -> RevisionRecord | None:

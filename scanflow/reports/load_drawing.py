@@ -19,6 +19,8 @@ _UNITS: dict[ScalingMetric, str] = {
     "p95": "p95 of an instance, s",
     "cpu": "share of its cores",
     "queue": "waiting requests of an instance",
+    "gpu": "share of its GPUs' time",
+    "gpu_memory": "share of its GPUs' memory",
 }
 
 _COLUMN_PX = 6.0

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from scanflow.app.application import Application
+from scanflow.app.scaling import Scaling
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import Progress, ServiceRecord
 from scanflow.deployer import Deployer, InstanceLogs, RunRequest
@@ -115,6 +116,9 @@ class ServicesContract:
             instance.instance for instance in first.instances
         ]
         assert deployer.change(self.service, ServiceChange(instances=1)).shape.instances == 1
+        with pytest.raises(UsageError, match="goes by the GPUs of the instances"):
+            deployer.change(self.service, ServiceChange(scaling=Scaling(metric="gpu", target=0.5)))
+        assert deployer.service(self.service).scaling is None
         assert _only(predict(deployer, self.service, [1])) == [2]
 
     def test_what_cannot_be_deployed_or_run_is_reported_before_anything_starts(

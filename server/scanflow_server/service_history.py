@@ -173,7 +173,7 @@ def _measure(metric: ScalingMetric, record: ServiceRecord, stats: RevisionStats,
         return None
     if metric == "queue":
         return sum(instance.in_flight for instance in ready) / len(ready)
-    if metric == "cpu":
-        shares = [instance.cpu_share for instance in ready if instance.cpu_share is not None]
-        return round(sum(shares) / len(shares), 2) if shares else None
-    return round(rate / len(ready), 2)
+    if metric == "rps":
+        return round(rate / len(ready), 2)
+    share = record.compute_share(metric)
+    return None if share is None else round(share, 2)

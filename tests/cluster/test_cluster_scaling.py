@@ -21,6 +21,7 @@ from scanflow.backends.kubernetes.online.autoscaler_objects import build_autosca
 from scanflow.backends.kubernetes.online.engines import ScalingTarget
 from scanflow.backends.kubernetes.online.scaling_status import explain
 from scanflow.backends.kubernetes.online.traffic import Routing, build_http_route, format_path_prefix
+from scanflow.backends.service_records import Shape
 from scanflow.deployer.direct_predictions import get_explanation
 from scanflow.errors import ScanflowError
 from tests.cluster.echoes import TEAM, Echoes, call, echoes, gateway_address, seconds_until
@@ -76,7 +77,7 @@ def scale_deployment(here: Echoes, name: str, scaling: sf.Scaling, settings: Kub
         team=TEAM,
         namespace=here.namespace,
         service=name,
-        cores=0.05,
+        shape=Shape(cores=0.05),
         settings=settings,
     )
     here.cluster.apply(autoscaler, dry_run=True)

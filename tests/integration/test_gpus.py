@@ -467,6 +467,37 @@ def test_an_instance_gets_a_gpu_that_another_service_and_a_step_cannot_have(
     assert cli("deploy", "app.py:second").returncode == 0
 
 
+def test_a_service_is_scaled_by_how_busy_its_gpus_are_and_says_why(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = StubbedMachine(tmp_path, *(make_gpu(number, busy_share=0.0, power_w=70.0) for number in range(3)))
+    for name, value in machine.variables.items():
+        monkeypatch.setenv(name, value)
+    scaling = 'gpu=1), scaling=sf.Scaling(metric="gpu", target=0.7, max=3, polling=1)'
+    (tmp_path / "app.py").write_text(SERVICE_APP.replace("gpu=1)", scaling))
+    (tmp_path / "model.py").write_text(SERVICE_MODEL)
+    deployed = cli("deploy", "app.py:first")
+    assert deployed.returncode == 0, deployed.stdout + deployed.stderr
+    (use,) = read_instance(cli, "first")["devices"]
+    assert (use["busy_share"], use["power_w"]) == (0.0, 70.0)
+    busy = [make_gpu(number, busy_share=0.93 if number == use["number"] else 0.0, power_w=400.0) for number in range(3)]
+    machine.set_devices(*busy)
+
+    def is_scaled() -> bool:
+        (service,) = json.loads(cli("services", "--json").stdout)
+        return len(service["instances"]) == 2 and service["state"] == "ready"
+
+    wait_until(is_scaled, "an instance is added for the busy GPU")
+    explained = json.loads(cli("scale", "first", "--explain", "--json").stdout)
+    assert (explained["metric"], explained["target"], explained["wanted"]) == ("gpu", 0.7, 2)
+    assert explained["sample"] == pytest.approx(0.465)
+    assert "% busy, " in cli("services", "first").stdout
+    machine.set_devices(*(make_gpu(number) for number in range(3)))
+    refused = cli("deploy", "app.py:first")
+    assert refused.returncode != 0
+    assert "'first': Scaling.metric='gpu': " in refused.stderr
+
+
 MPI_APP = """
 import scanflow as sf
 job = sf.MPIWorkload(

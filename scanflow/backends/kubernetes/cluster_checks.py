@@ -234,7 +234,7 @@ def _check_metrics(api_versions: set[str]) -> Finding:
 def _check_prometheus(cluster: Cluster, settings: KubernetesSettings) -> Finding:
     if settings.prometheus is None:
         advice = f"export {_PREFIX}PROMETHEUS=http://name.namespace:9090"
-        return Finding("–", "Prometheus", "not set; services cannot scale on rps, p95 or queue", advice)
+        return Finding("–", "Prometheus", "not set; services cannot scale on rps, p95, queue or GPUs", advice)
     address = _IN_CLUSTER.fullmatch(settings.prometheus)
     if address is None:
         return Finding("–", "Prometheus", f"{settings.prometheus}: not a Service of the cluster, so it was not queried")

@@ -160,7 +160,8 @@ class KubernetesSettings(BaseModel):
     honoured. For Traefik: see ``docs/kubernetes.md``."""
 
     prometheus: str | None = None
-    """The Prometheus that KEDA queries for ``rps``, ``p95`` and ``queue``: ``http://prometheus.monitoring:9090``."""
+    """The Prometheus that KEDA queries for ``rps``, ``p95``, ``queue``, ``gpu`` and ``gpu_memory``:
+    ``http://prometheus.monitoring:9090``."""
 
     scrape_interval_s: float = Field(default=15.0, gt=0)
     """How often Prometheus scrapes each pod. Rates cover three times as long, so that one scrape may be missed."""

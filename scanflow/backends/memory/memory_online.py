@@ -14,6 +14,7 @@ from scanflow.app.scaling import Scaling
 from scanflow.app.secrets import iterate_secrets
 from scanflow.app.workflow import Workflow
 from scanflow.arrays import make_array
+from scanflow.backends.gpu_scaling import check_gpu_scaling
 from scanflow.backends.memory.memory_graph import InferenceGraph, check_files
 from scanflow.backends.memory.memory_logs import Log, MemoryLogs
 from scanflow.backends.service_change import CanaryPolicy, Deployment, ServiceChange
@@ -25,7 +26,7 @@ from scanflow.backends.service_records import (
     ServiceRecord,
     Shape,
 )
-from scanflow.backends.service_spec import refuse_clients
+from scanflow.backends.service_spec import find_scaling, refuse_clients
 from scanflow.backends.shapes import apply_sizing, compute_shape
 from scanflow.errors import (
     InvalidError,
@@ -116,6 +117,7 @@ class MemoryOnline:
                 "processes, so that what a service prints could not be masked. Use another backend."
             )
         refuse_clients(workflow, "memory")
+        _check_scaling(workflow.name, find_scaling(workflow), compute_shape(workflow))
         check_files(app, workflow)
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:
@@ -150,7 +152,7 @@ class MemoryOnline:
             workflow,
             None if deployment.source is None else str(deployment.source),
             shape if deployment.sizing is None else apply_sizing(shape, deployment.sizing),
-            next((node.scaling for node in workflow.services if node.scaling is not None), None),
+            find_scaling(workflow),
             {node.name: node.model for node in workflow.services if node.model is not None},
         )
         log = Log()
@@ -316,6 +318,7 @@ class MemoryOnline:
                     f"Its scaling allows {scaling.min} to {scaling.max} instances: change the scaling as well."
                 )
             shape = shape.model_copy(update={"instances": bounded})
+        _check_scaling(definition.workflow.name, scaling, shape)
         if change.backup is not None:
             raise UnsupportedError("The backend 'memory' cannot change the backup of a service. Deploy it again.")
         service.definition = replace(definition, shape=shape, scaling=scaling)
@@ -395,6 +398,14 @@ class MemoryClient(Closing):
 
     def close(self) -> None:
         """Do nothing: nothing is open."""
+
+
+def _check_scaling(name: str, scaling: Scaling | None, shape: Shape) -> None:
+    try:
+        if scaling is not None:
+            check_gpu_scaling(scaling, shape)
+    except UsageError as error:
+        raise type(error)(f"Workflow {name!r}: {error}") from error
 
 
 def _list_instances(shape: Shape) -> list[str]:

@@ -99,7 +99,11 @@ def keep_list(x: list[Any]) -> Any:
         (sf.Scaling, {"min": 3, "max": 2}, "Scaling has min=3 above max=2. Swap them, or raise max."),
         (sf.Scaling, {"target": 0}, "Scaling: target cannot be 0"),
         (sf.Scaling, {"target": float("nan")}, "Scaling: target cannot be nan: it should be a finite number."),
-        (sf.Scaling, {"metric": "latency"}, "Scaling: metric cannot be 'latency': it should be 'rps', 'p95', 'cpu' or"),
+        (
+            sf.Scaling,
+            {"metric": "latency"},
+            "Scaling: metric cannot be 'latency': it should be 'rps', 'p95', 'cpu', 'queue'",
+        ),
         (sf.Scaling, {"polling": "0s"}, "Scaling: polling '0s' is not above zero. Write seconds, or '90s'"),
         (sf.Scaling, {"cool_down": "5 minutes"}, "Scaling: cool_down '5 minutes' has the unknown unit 'minutes'."),
         (sf.Scaling, {"cooldown": 5}, "Scaling has no field 'cooldown'. Did you mean 'cool_down'?"),

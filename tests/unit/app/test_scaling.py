@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,3 +28,12 @@ def test_thresholds_that_would_never_rest_are_refused_with_one_that_would(down: 
             sf.Scaling(metric="rps", target=up, down=down, up=up)
         advised = float(message(error).rpartition("down=")[2].split()[0])
         assert sf.Scaling(metric="rps", target=up, down=advised, up=up).down == advised
+
+
+@pytest.mark.parametrize("metric", ["gpu", "gpu_memory"])
+def test_a_share_of_gpus_that_is_never_reached_adds_nothing_and_is_refused(metric: Any) -> None:
+    assert sf.Scaling(metric=metric, target=0.9).reads_gpus
+    for target, up in ((70, None), (0.95, None), (0.7, 1.0)):
+        with pytest.raises(InvalidError, match=f"{metric!r} is a share, which is never above 1. Write target=0.7."):
+            sf.Scaling(metric=metric, target=target, up=up)
+    assert not sf.Scaling(metric="cpu", target=2).reads_gpus

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,10 @@ import pytest
 
 from scanflow.accelerators.accelerator_port import Device, DeviceProcess, Inventory
 from scanflow.accelerators.visible import is_driver_loaded
-from scanflow.backends.device_claims import HomeDevices, measure_use
+from scanflow.backends.device_claims import HomeDevices, MeasuredUse, SeenUse, measure_use
 from scanflow.errors import UnavailableError
 from scanflow.placement.device_grants import DeviceDemand, DeviceGrant
-from scanflow.testing.accelerators import FakeAccelerators, make_gpu
+from scanflow.testing.accelerators import GIB, FakeAccelerators, make_gpu, make_mig_gpu
 
 ONE = DeviceDemand()
 
@@ -158,3 +159,55 @@ def test_processes_are_distinguished_by_the_attempt_that_leads_their_session(hom
         stranger.terminate()
     assert (use.own_bytes, use.others) == (2, (other,))
     assert measure_use(Inventory(devices=(device,), sees_processes=False), grant, os.getsid(0)).own_bytes is None
+
+
+THIS = DeviceProcess(pid=os.getpid(), memory_bytes=2 * GIB)
+
+
+def measure(device: Device, *, sees_processes: bool = True, **fields: Any) -> MeasuredUse:
+    uuid = fields.pop("uuid", device.uuid)
+    grant = DeviceGrant(uuid=uuid, device=device.uuid, number=0, **fields)
+    return measure_use(Inventory(devices=(device,), sees_processes=sees_processes), grant, os.getsid(0))
+
+
+def test_only_of_whole_devices_it_is_known_how_busy_they_are() -> None:
+    device = make_gpu(0, busy_share=0.9, power_w=400.0, memory_used_bytes=30 * GIB, processes=(THIS,))
+    whole, share = measure(device), measure(device, sharing="time slicing", share=0.5)
+    assert (whole.busy_share, whole.power_w, whole.used_bytes) == (0.9, 400.0, 2 * GIB)
+    assert (share.busy_share, share.power_w, share.used_bytes) == (None, None, 2 * GIB)
+
+
+def test_memory_that_no_process_is_seen_to_hold_is_that_of_a_device_or_part_of_its_own() -> None:
+    silent = replace(THIS, memory_bytes=None)
+    device = make_gpu(0, memory_used_bytes=30 * GIB, processes=(silent,))
+    assert measure(device).used_bytes == 30 * GIB
+    assert measure(device, sharing="mps", share=0.5).used_bytes is None
+    assert measure(replace(device, processes=(THIS,)), sees_processes=False).used_bytes == 30 * GIB
+    assert measure(replace(device, processes=())).used_bytes == 0
+    cut = make_mig_gpu(0, "1g.10gb", 1)
+    (part,) = (replace(part, memory_used_bytes=GIB, processes=(silent,)) for part in cut.mig_instances)
+    cut = replace(cut, mig_instances=(part,), busy_share=0.9)
+    assert measure(cut, uuid=part.uuid, sharing="mig").used_bytes == GIB
+    assert measure(cut, uuid=part.uuid, sharing="mig").busy_share is None
+    assert measure(cut, uuid="MIG-gone", sharing="mig").used_bytes is None
+
+
+def test_a_device_that_failed_tells_nothing_and_is_not_empty() -> None:
+    use = measure(make_gpu(0, fault="GPU is lost"))
+    assert (use.used_bytes, use.busy_share) == (None, None)
+
+
+def test_what_is_seen_of_an_attempt_is_its_mean_of_the_last_minute_and_what_it_holds_now() -> None:
+    first, second = (make_gpu(number, busy_share=share) for number, share in enumerate((0.9, 0.1)))
+    grants = [
+        DeviceGrant(uuid=it.uuid, device=it.uuid, number=it.number, memory_bytes=8 * GIB) for it in (first, second)
+    ]
+    seen = SeenUse()
+    assert seen.compute_busy_share() is None
+    assert [use.busy_share for use in seen.describe(grants)] == [None, None]
+    seen.add(Inventory(devices=(replace(first, processes=(THIS,)), second)), grants, os.getsid(0), 10.0)
+    seen.add(Inventory(devices=(replace(first, busy_share=0.2, power_w=301.4), second)), grants, os.getsid(0), 20.0)
+    uses = seen.describe(grants)
+    assert [(use.busy_share, use.power_w) for use in uses] == [(0.55, 301.0), (0.1, None)]
+    assert [(use.peak_bytes, use.used_bytes, use.memory_share) for use in uses] == [(2 * GIB, 0, 0.0), (None, 0, 0.0)]
+    assert seen.compute_busy_share(0.0) == pytest.approx(0.15)

@@ -19,12 +19,14 @@ def test_a_step_shows_what_it_was_allocated_and_what_was_seen_of_it() -> None:
     whole = DeviceUse(number=0, uuid="GPU-0", name="NVIDIA H100", sharing="exclusive", memory_bytes=80 * GIB)
     used = whole.model_copy(update={"peak_bytes": 3 * GIB, "others": ("other 1 (1Gi)",)})
     half = DeviceUse(number=1, uuid="GPU-1", sharing="mps", share=0.5, memory_bytes=40 * GIB)
+    busy = whole.model_copy(update={"busy_share": 0.934, "power_w": 412.0})
     assert format_step_devices(
-        [record("plain"), record("whole", whole), record("used", used), record("half", half)]
+        [record("plain"), record("whole", whole), record("used", used), record("half", half), record("busy", busy)]
     ) == [
         "GPUs of whole: GPU 0 NVIDIA H100, 80 GiB",
         "GPUs of used: GPU 0 NVIDIA H100, used 3 GiB of 80 GiB, beside other 1 (1Gi)",
         "GPUs of half: GPU 1, 0.5 of it by mps, 40 GiB",
+        "GPUs of busy: GPU 0 NVIDIA H100, 80 GiB, 93% busy, 412 W",
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ def read(accelerators: Accelerators, **environ: str) -> list[dict[str, Any]]:
 def test_a_pod_says_which_gpus_its_driver_lists_and_how_full_they_are() -> None:
     gpus = FakeAccelerators(FIRST, SECOND)
     first = {"number": 0, "uuid": FIRST.uuid, "name": "NVIDIA H100", "sharing": "exclusive"}
-    assert read(gpus)[0] == {**first, "memory_bytes": 80 * GIB, "peak_bytes": 3 * GIB}
+    assert read(gpus)[0] == {**first, "memory_bytes": 80 * GIB, "peak_bytes": 3 * GIB, "used_bytes": 3 * GIB}
     assert [use["number"] for use in read(gpus)] == [0, 1]
     assert [use["number"] for use in read(gpus, NVIDIA_VISIBLE_DEVICES=SECOND.uuid)] == [1]
     assert [use["number"] for use in read(gpus, NVIDIA_VISIBLE_DEVICES="all")] == [0, 1]
@@ -33,8 +34,15 @@ def test_a_pod_says_which_gpus_its_driver_lists_and_how_full_they_are() -> None:
 
 @pytest.mark.parametrize(("variables", "sharing"), [({}, "time slicing"), ({"CUDA_MPS_PIPE_DIRECTORY": "/mps"}, "mps")])
 def test_what_others_hold_of_a_shared_gpu_is_not_taken_for_its_own(variables: dict[str, str], sharing: str) -> None:
-    (use,) = read(FakeAccelerators(FIRST), **{SHARE_VARIABLE: "0.25"}, **variables)
-    assert (use["sharing"], use["share"], "peak_bytes" in use) == (sharing, 0.25, False)
+    gpus = FakeAccelerators(replace(FIRST, busy_share=0.9, power_w=400.0))
+    (use,) = read(gpus, **{SHARE_VARIABLE: "0.25"}, **variables)
+    assert (use["sharing"], use["share"]) == (sharing, 0.25)
+    assert {"peak_bytes", "used_bytes", "busy_share", "power_w"}.isdisjoint(use)
+
+
+def test_a_pod_says_how_busy_a_gpu_of_its_own_is_and_what_power_it_takes() -> None:
+    (use,) = read(FakeAccelerators(replace(FIRST, busy_share=0.9, power_w=400.0)))
+    assert (use["busy_share"], use["power_w"]) == (0.9, 400.0)
 
 
 def test_a_part_is_listed_and_not_the_gpu_that_it_is_of() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from hashlib import md5
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import scanflow as sf
 from scanflow.backends.kubernetes.kinds import Manifest
@@ -13,7 +16,8 @@ from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings,
 from scanflow.backends.kubernetes.online.autoscaler_objects import build_autoscaler
 from scanflow.backends.kubernetes.online.engines import ScalingTarget, compute_scaling_target
 from scanflow.backends.kubernetes.online.scaling_status import explain, parse_quantity
-from scanflow.errors import UnsupportedError
+from scanflow.backends.service_records import Shape
+from scanflow.errors import UnsupportedError, UsageError
 from tests.manifests import assert_manifests
 
 REQUESTS = 'sum(rate(gateway_requests_total{service=~"{namespace}-{service}-.+"}[30s]))'
@@ -25,9 +29,11 @@ def make_manifest(
     settings: KubernetesSettings = SETTINGS,
     *,
     cores: float | None = 1.0,
+    gpu: Any = 1,
     engine: ServingEngine = "deployment",
+    name: str = "serving-3",
 ) -> Manifest:
-    target = compute_scaling_target(engine, "serving-3")
+    target = compute_scaling_target(engine, name)
     return build_autoscaler(
         scaling,
         target,
@@ -35,7 +41,7 @@ def make_manifest(
         team="data",
         namespace="scanflow-shop-data",
         service="serving",
-        cores=cores,
+        shape=Shape(cores=cores, gpu=gpu),
         settings=settings,
     )
 
@@ -52,10 +58,70 @@ def make_manifest(
         ),
         ("scaling-cpu", sf.Scaling(metric="cpu", target=0.7, min=2, max=8, stabilization_window_s=60), "deployment"),
         ("scaling-cpu-to-zero", sf.Scaling(metric="cpu", target=0.7, min=0, max=8), "deployment"),
+        ("scaling-gpu", sf.Scaling(metric="gpu", target=0.7, max=8), "kserve"),
+        (
+            "scaling-gpu-memory-to-zero",
+            sf.Scaling(metric="gpu_memory", target=0.7, min=0, max=4, up=0.85, down=0.4),
+            "deployment",
+        ),
     ],
 )
 def test_a_service_is_scaled(name: str, scaling: sf.Scaling, engine: ServingEngine) -> None:
     assert_manifests(name, make_manifest(scaling, engine=engine))
+
+
+NAMES = st.lists(st.text("abr09", min_size=1, max_size=6), min_size=1, max_size=4).map("-".join)
+HASHES = st.text("bcdfghjklmnpqrstvwxz2456789", min_size=8, max_size=10)
+SUFFIXES = st.text("bcdfghjklmnpqrstvwxz2456789", min_size=5, max_size=5)
+
+
+def read_pods(manifest: Manifest) -> list[tuple[str, str]]:
+    """Return the labels of pods that the first query selects by, and their patterns."""
+    query: str = manifest["spec"]["triggers"][0]["metadata"]["query"]
+    return list(dict.fromkeys(re.findall(r'(\w*pod)=~"([^"]+)"', query)))
+
+
+@given(st.sampled_from(("gpu", "gpu_memory")), NAMES, st.integers(1, 40), HASHES, SUFFIXES, NAMES)
+def test_gpus_are_those_of_the_pods_that_the_deployment_makes(
+    metric: Any, service: str, padding: int, digest: str, suffix: str, other: str
+) -> None:
+    """As Kubernetes makes their names: the first 58 letters of its ReplicaSet's, a hyphen among them, and five more."""
+    deployment = f"{service}{'x' * padding}-r3"[-56:].lstrip("-")
+    pod = f"{deployment}-{digest}-"[:58] + suffix
+    manifest = make_manifest(sf.Scaling(metric=metric, target=0.5), name=deployment)
+    patterns = read_pods(manifest)
+    assert [label for label, _ in patterns] == ["exported_pod", "pod"]
+    for _, pattern in patterns:
+        assert re.fullmatch(pattern, pod)
+        assert not re.fullmatch(pattern, f"{deployment}-{other}-r1-{digest}-{suffix}"), "of another service"
+
+
+@pytest.mark.parametrize(
+    ("scaling", "gpu", "settings", "words"),
+    [
+        ({"metric": "gpu"}, 0, SETTINGS, "Service 'serving': Scaling.metric='gpu' goes by"),
+        ({"metric": "gpu"}, "1g.10gb", SETTINGS, "of gpu='1g.10gb', a MIG profile: "),
+        ({"metric": "gpu"}, 0.5, SETTINGS, "of gpu=0.5, a share: "),
+        ({"metric": "gpu_memory"}, 0.5, SETTINGS, "nobody tells what a pod holds of gpu=0.5, a share"),
+        ({"metric": "gpu"}, 1, KubernetesSettings(), "Scaling.metric='gpu': KEDA reads it from Prometheus: set SCANF"),
+        (
+            {"metric": "gpu"},
+            1,
+            SETTINGS.model_copy(update={"gpu_vendor": "amd"}),
+            "NVIDIA's DCGM exporter tells it of NVIDIA's GPUs alone",
+        ),
+        ({"metric": "gpu", "tolerance": 0.05}, 1, SETTINGS, "does not support Scaling.tolerance=0.05"),
+    ],
+)
+def test_what_nobody_tells_of_gpus_is_refused(
+    scaling: dict[str, Any], gpu: Any, settings: KubernetesSettings, words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        make_manifest(sf.Scaling(target=0.7, **scaling), settings, gpu=gpu)
+
+
+def test_a_service_of_parts_is_scaled_by_their_memory() -> None:
+    assert make_manifest(sf.Scaling(metric="gpu_memory", target=0.7), gpu="1g.10gb")["kind"] == "ScaledObject"
 
 
 def test_each_engine_has_its_number_of_instances_elsewhere() -> None:
@@ -175,6 +241,12 @@ def test_cpu_is_a_share_and_latency_in_seconds() -> None:
     used = {"type": "Resource", "resource": {"name": "cpu", "current": {"averageUtilization": 84}}}
     cpu = {"status": {"currentReplicas": 1, "desiredReplicas": 2, "currentMetrics": [used]}}
     assert explain("serving", sf.Scaling(metric="cpu", target=0.7, max=2), hpa=cpu, at=0.0).sample == 0.84
+    gpu = sf.Scaling(metric="gpu", target=0.7, max=2)
+    busy = hpa(1, 2, None)
+    busy["status"]["currentMetrics"] = [
+        {"type": "External", "external": {"metric": {"name": "s0-prometheus"}, "current": {"value": "930m"}}}
+    ]
+    assert explain("serving", gpu, hpa=busy, at=0.0).formula == "ceil(1 x 0.93 / 0.7) = 2"
     value = hpa(1, 2, None)
     value["status"]["currentMetrics"] = [
         {"type": "External", "external": {"metric": {"name": "s0-prometheus"}, "current": {"value": "350"}}}

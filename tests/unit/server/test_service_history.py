@@ -68,6 +68,21 @@ def test_what_autoscaling_goes_by_is_the_mean_of_the_ready_instances() -> None:
         assert history.list_samples(looks[1])[-1].load == load, metric
 
 
+def test_autoscaling_by_gpus_goes_by_the_mean_of_those_of_the_ready_instances() -> None:
+    use = {"number": 0, "uuid": "GPU-0", "sharing": "exclusive", "memory_bytes": 80, "busy_share": 0.0, "used_bytes": 0}
+    uses = [{**use, "busy_share": 0.9, "used_bytes": 20}], [{**use, "busy_share": 0.3, "used_bytes": 60}], [use]
+    states = "ready", "ready", "starting"
+    instances = [
+        {"instance": str(number), "state": state, "devices": devices}
+        for number, (state, devices) in enumerate(zip(states, uses, strict=True))
+    ]
+    for metric, load in (("gpu", 0.6), ("gpu_memory", 0.5)):
+        history, scaling = ServiceHistory(), {**SCALING, "metric": metric, "target": 0.5}
+        record = make_record(ready=2, scaling=scaling, instances=instances)
+        observe(history, (0.0, record), (INTERVAL_S, record))
+        assert history.list_samples(record)[-1].load == load, metric
+
+
 def test_samples_are_bounded_and_another_deployment_has_its_own() -> None:
     history = ServiceHistory()
     observe(history, *((at * INTERVAL_S, make_record(at * at)) for at in range(MAX_SAMPLES + 50)))

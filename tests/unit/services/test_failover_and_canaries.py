@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from itertools import pairwise
+from math import ceil
 
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from scanflow.app.scaling import Scaling
+from scanflow.app.scaling import Scaling, ScalingMetric
 from scanflow.backends.canary_analysis import RevisionStats, analyse
 from scanflow.backends.failover import Failover, update_failover
 from scanflow.backends.local.services.supervisor.attempts import count_failures_in_a_row, pause_s
@@ -157,12 +159,38 @@ def test_a_service_sleeps_when_nobody_called_for_the_cool_down() -> None:
     assert decide_at_zero(rule, 0, None).wanted == 0
 
 
+GPU = Scaling(metric="gpu", target=0.7, min=1, max=4)
+
+
+def test_busy_gpus_add_instances_in_proportion() -> None:
+    decision = decide_at_zero(GPU, 2, 0.93)
+    assert (decision.wanted, decision.formula) == (3, "ceil(2 x 0.93 / 0.7) = 3")
+    assert decide_at_zero(GPU, 3, 0.1).wanted == 1
+
+
+def test_a_gpu_that_says_nothing_is_not_taken_for_an_idle_one() -> None:
+    decision = decide_at_zero(GPU, 3, None, past=(1,))
+    assert (decision.wanted, decision.words) == (3, "stay")
+    assert decision.formula == "3: the driver does not say what its GPUs do"
+    assert decide_at_zero(RPS, 3, None, past=(1,)).wanted == 1, "no requests are no load"
+
+
+def test_a_service_sleeps_however_much_memory_it_has_in_use() -> None:
+    rule = Scaling(metric="gpu_memory", target=0.5, min=0, max=3, cool_down=60)
+    assert decide_at_zero(rule, 2, 0.9, active=-59).wanted == 3
+    assert decide_at_zero(rule, 2, 0.9, active=-60).wanted == 0
+
+
+METRICS: tuple[ScalingMetric, ...] = ("rps", "queue", "cpu", "gpu", "gpu_memory")
+
+
 @st.composite
 def rules(draw: st.DrawFn) -> Scaling:
-    target = draw(st.floats(0.01, 1000))
+    metric = draw(st.sampled_from(METRICS))
+    target = draw(st.floats(0.01, 0.75 if metric in {"gpu", "gpu_memory"} else 1000))
     least = draw(st.integers(0, 4))
     return Scaling(
-        metric="rps",
+        metric=metric,
         target=target,
         up=draw(st.none() | st.just(target * 1.3)),
         down=draw(st.none() | st.just(target * 0.5)),
@@ -193,3 +221,16 @@ def test_under_a_steady_load_the_number_comes_to_rest(rule: Scaling, instances: 
     assert counts[-1] == counts[-2]
     changes = [after - before for before, after in pairwise(counts) if after != before]
     assert all(change > 0 for change in changes) or all(change < 0 for change in changes)
+
+
+@given(rules(), st.integers(1, 40), st.floats(0, 1e5))
+def test_the_number_is_that_of_kubernetes_formula(rule: Scaling, instances: int, sample: float) -> None:
+    """The oracle is what HorizontalPodAutoscalers are documented to do, in exact numbers."""
+    proportional = Fraction(instances) * Fraction(sample) / Fraction(rule.target)
+    assume(abs(proportional - round(proportional)) > Fraction(1, 10**6) or sample in {0, rule.target})
+    expected = instances
+    if sample > rule.up_threshold:
+        expected = max(ceil(proportional), instances + 1)
+    elif sample < rule.down_threshold:
+        expected = min(ceil(proportional), instances)
+    assert decide_at_zero(rule, instances, sample).wanted == min(max(expected, rule.min, 1), rule.max)

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from scanflow.backends.canary_analysis import RevisionStats, subtract_stats
 from scanflow.backends.local.services.supervisor.instance_metrics import ServiceMetrics, read_usage
 from scanflow.backends.service_metrics import MetricsWindow, compute_totals
-from scanflow.backends.service_records import compute_quantile
+from scanflow.backends.service_records import SHARES, compute_quantile
 from scanflow_serving.serving_metrics import Metrics, RevisionMetrics
 
 
@@ -76,15 +76,17 @@ def test_a_window_gives_rates_and_quantiles_of_its_seconds(tmp_path: Path) -> No
     metrics, window = ServiceMetrics(tmp_path / "metrics.json"), MetricsWindow(0)
     metrics.report("1", samples())
     window.record(metrics.totals, 100, in_flight=0)
-    assert window.sample("rps", 10, queues=[0], cpu_shares=[]) is None
+    assert window.sample("rps", 10, queues=[0]) is None
     metrics.report("1", samples(2))
     window.record(metrics.totals, 110, in_flight=0)
     assert window.active == 110
     assert window.compute_rps("r1") == 1.0
-    assert window.sample("rps", 10, queues=[0, 0], cpu_shares=[]) == pytest.approx(0.55)
-    assert window.sample("p95", 10, queues=[0], cpu_shares=[]) == 1.0
-    assert window.sample("queue", 10, queues=[1, 3], cpu_shares=[]) == 2
-    assert window.sample("cpu", 10, queues=[0], cpu_shares=[0.5, 0.7]) == pytest.approx(0.6)
+    assert window.sample("rps", 10, queues=[0, 0]) == pytest.approx(0.55)
+    assert window.sample("p95", 10, queues=[0]) == 1.0
+    assert window.sample("queue", 10, queues=[1, 3]) == 2
+    for metric in SHARES:
+        assert window.sample(metric, 10, queues=[0], shares=[0.5, None, 0.7]) == pytest.approx(0.6)
+        assert window.sample(metric, 10, queues=[0], shares=[None]) is None
 
 
 def test_the_traffic_of_each_node_is_what_its_instances_count(tmp_path: Path) -> None:

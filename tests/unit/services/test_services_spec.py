@@ -9,6 +9,7 @@ import pytest
 
 import scanflow as sf
 from scanflow.app.workflow import Workflow
+from scanflow.backends.device_claims import HomeDevices
 from scanflow.backends.local.layout import Home
 from scanflow.backends.local.python_environments import SERVING_RUNTIME, normalise_requirements
 from scanflow.backends.local.services.grants import (
@@ -25,6 +26,7 @@ from scanflow.backends.service_spec import ServiceSpec, build_nodes
 from scanflow.errors import InvalidError, NotFoundError, UnsupportedError, UsageError
 from scanflow.instance_messages import ModelFiles
 from scanflow.placement.topology import uniform
+from scanflow.testing.accelerators import FakeAccelerators, make_gpu
 
 
 @pytest.fixture
@@ -139,6 +141,11 @@ A, B = service("a", requirements="one.txt"), service("b", requirements="two.txt"
             "'w': gpu=999 asks for a GPU, and there is none here|gpu=999 is more than there is here",
         ),
         (
+            online(service(scaling=sf.Scaling(metric="gpu", target=0.5))),
+            InvalidError,
+            "'w': Scaling.metric='gpu' goes by",
+        ),
+        (
             online(service(affinity=sf.Affinity(node_selector={"a": "b"}))),
             UnsupportedError,
             "does not support affinity",
@@ -155,6 +162,24 @@ def test_what_cannot_be_honoured_is_refused_by_name(
 ) -> None:
     with pytest.raises(error, match=words):
         define(folder, workflow)
+
+
+def test_scaling_by_gpus_is_refused_where_the_driver_does_not_tell_it(folder: Path) -> None:
+    gpus = FakeAccelerators(make_gpu(0), make_gpu(1))
+    devices = HomeDevices(folder, lambda: gpus)
+    builder = ServiceSpecBuilder(Home(folder), ServicesHome(folder / "services"), fetch, devices)
+    workflow = online(service(resources=sf.Resources(gpu=1), scaling=sf.Scaling(metric="gpu", target=0.5, max=2)))
+    app = application(folder, workflow)
+    with pytest.raises(UnsupportedError, match=r"'w': Scaling.metric='gpu': .* GPU 0 "):
+        builder.check(app, workflow, None)
+    for number in range(2):
+        gpus.change(number, busy_share=0.0)
+    builder.check(app, workflow, None)
+    definition = builder.build_spec(app, workflow, source=None, shape=None, tell=lambda _: None)
+    by_requests = definition.with_changes(scaling=sf.Scaling(metric="rps", target=5))
+    assert builder.complete_shape(by_requests, Shape()).gpu == 0
+    with pytest.raises(InvalidError, match=r"resources=sf.Resources"):
+        builder.complete_shape(definition, Shape())
 
 
 @pytest.mark.parametrize("tracker", [None, sf.Tracker()])

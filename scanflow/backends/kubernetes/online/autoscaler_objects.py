@@ -1,8 +1,9 @@
 """Build the autoscaler of a service: a HorizontalPodAutoscaler, or KEDA's ScaledObject, which creates one. Pure.
 
 ``cpu`` needs only a HorizontalPodAutoscaler. ``rps``, ``p95`` and ``queue`` are Prometheus queries, which need KEDA, as
-does ``min=0``. The formula is the autoscaler's own, ``ceil(instances x value / target)``. Limits other than its
-tolerance are part of the query: between them it returns a value that changes nothing.
+does ``min=0``; so are ``gpu`` and ``gpu_memory``, of what NVIDIA's DCGM exporter says of the pods' GPUs. The formula is
+the autoscaler's own, ``ceil(instances x value / target)``. Limits other than its tolerance are part of the query:
+between them it returns a value that changes nothing.
 """
 
 from __future__ import annotations
@@ -11,17 +12,26 @@ import math
 from typing import Final, Literal, cast
 
 from scanflow.app.scaling import Scaling
+from scanflow.backends.gpu_scaling import check_gpu_scaling
 from scanflow.backends.kubernetes.kinds import Manifest, build_manifest
 from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.backends.kubernetes.object_labels import build_labels
 from scanflow.backends.kubernetes.online.engines import ScalingTarget
-from scanflow.errors import UnsupportedError
+from scanflow.backends.service_records import Shape
+from scanflow.backends.shapes import build_gpu_resources
+from scanflow.errors import UnsupportedError, UsageError
 
 TOLERANCE: Final = 0.1
 """The default tolerance of HorizontalPodAutoscalers."""
 
 _MS: Final = 1000  # targets have three decimals, so latencies are in milliseconds
 _NEVER: Final = "1000000000"  # a target beyond any number of requests: it wakes an instance, and never adds one
+_BUSY: Final = "DCGM_FI_DEV_GPU_UTIL"  # in percent
+_HELD, _FREE = "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE"  # in MiB
+_POD_LABELS: Final = (("exported_namespace", "exported_pod"), ("namespace", "pod"))
+"""What the exporter's labels are called by a Prometheus that puts the exporter's own namespace and pod in their place,
+and by one that honours them."""
+
 _MAX_WINDOW_S: Final = 3600
 _HPA_POLLING_S: Final = 15.0
 _WAKING: Final = (
@@ -37,7 +47,7 @@ def build_autoscaler(
     team: str,
     namespace: str,
     service: str,
-    cores: float | None,
+    shape: Shape,
     settings: KubernetesSettings,
 ) -> Manifest:
     """Return the autoscaler of one revision of a service, which has the name of the revision.
@@ -49,18 +59,24 @@ def build_autoscaler(
         team: The team of the application.
         namespace: The namespace of the service.
         service: The service's name.
-        cores: The cores that an instance requests; None: none.
+        shape: What an instance requests.
         settings: The cluster's.
 
     Raises:
         UnsupportedError: a field cannot be honoured; it is named.
+        InvalidError: it goes by GPUs, and there are none.
     """
-    check_scaling(scaling, service=service, cores=cores, settings=settings)
+    check_scaling(scaling, service=service, shape=shape, settings=settings)
     metadata = {"name": target.scaler, "namespace": namespace, "labels": build_labels(app, team, service=service)}
     if select_autoscaler_kind(scaling) == "HorizontalPodAutoscaler":
         return _build_hpa(scaling, target, metadata)
-    pods = f'namespace="{namespace}",service="{service}",pod=~"{target.name}-.+"'
-    triggers = [_build_cpu_trigger(scaling) if scaling.metric == "cpu" else _build_trigger(scaling, pods, settings)]
+    if scaling.metric == "cpu":
+        triggers = [_build_cpu_trigger(scaling)]
+    elif scaling.reads_gpus:
+        triggers = [_build_gpu_trigger(scaling, namespace, target.name, settings)]
+    else:
+        pods = f'namespace="{namespace}",service="{service}",pod=~"{target.name}-.+"'
+        triggers = [_build_trigger(scaling, pods, settings)]
     if scaling.min == 0 and settings.gateway_requests is not None:
         query = settings.gateway_requests.replace("{namespace}", namespace).replace("{service}", service)
         triggers.append(_build_prometheus_trigger(f"({query}) or vector(0)", _NEVER, "AverageValue", settings))
@@ -87,12 +103,17 @@ def select_autoscaler_kind(scaling: Scaling) -> Literal["HorizontalPodAutoscaler
     return "HorizontalPodAutoscaler" if scaling.metric == "cpu" and scaling.min > 0 else "ScaledObject"
 
 
-def check_scaling(scaling: Scaling, *, service: str, cores: float | None, settings: KubernetesSettings) -> None:
+def check_scaling(scaling: Scaling, *, service: str, shape: Shape, settings: KubernetesSettings) -> None:
     """Check that the cluster's autoscalers support a scaling policy.
 
     Raises:
         UnsupportedError: the field is named.
+        InvalidError: it goes by GPUs, and there are none.
     """
+    try:
+        check_gpu_scaling(scaling, shape)
+    except UsageError as error:
+        raise type(error)(f"Service {service!r}: {error}") from error
     target, up, down = scaling.target, scaling.up_threshold, scaling.down_threshold
     asks_prometheus = scaling.metric != "cpu" or scaling.min == 0
     window_s = cast("float", scaling.stabilization_window_s)
@@ -107,8 +128,18 @@ def check_scaling(scaling: Scaling, *, service: str, cores: float | None, settin
         ),
         (
             "metric='cpu'",
-            scaling.metric == "cpu" and cores is None,
+            scaling.metric == "cpu" and shape.cores is None,
             "it is a share of the cores that instances request. Give the service resources=sf.Resources(cpu=...).",
+        ),
+        (
+            f"metric={scaling.metric!r}",
+            scaling.reads_gpus and settings.gpu_vendor != "nvidia",
+            "NVIDIA's DCGM exporter tells it of NVIDIA's GPUs alone. Scale by rps, p95 or queue.",
+        ),
+        (
+            f"metric={scaling.metric!r}",
+            scaling.reads_gpus and isinstance(build_gpu_resources(shape).gpu, float),
+            f"nobody tells what a pod holds of gpu={shape.gpu}, a share. Write gpu=1, or scale by rps, p95 or queue.",
         ),
         (
             "min=0",
@@ -225,7 +256,33 @@ def _build_trigger(scaling: Scaling, pods: str, settings: KubernetesSettings) ->
     )
 
 
-def _apply_dead_band(scaling: Scaling, value: str, instances: str, unit: int) -> str:
+def _build_gpu_trigger(scaling: Scaling, namespace: str, deployment: str, settings: KubernetesSettings) -> Manifest:
+    """Return the Prometheus trigger of what the GPUs of a Deployment's pods do, each of which has as many.
+
+    What the exporter does not tell is an error, not zero: an autoscaler that has no value changes nothing.
+    """
+
+    pod = f"{deployment}-[a-z0-9]+(-[a-z0-9]+)?"  # the names of its ReplicaSets' pods: long ones lose a hyphen
+    selectors = [f'{{{space}="{namespace}",{name}=~"{pod}"}}' for space, name in _POD_LABELS]
+    if scaling.metric == "gpu":
+        window_s = math.ceil(max(cast("float", scaling.polling), 3 * settings.scrape_interval_s))
+        shares = [f"avg_over_time({_BUSY}{pods}[{window_s}s]) / 100" for pods in selectors]
+        activation = "0"
+    else:  # who computes nothing keeps what it holds: it keeps no instance either
+        shares = [f"{_HELD}{pods} / ({_HELD}{pods} + {_FREE}{pods})" for pods in selectors]
+        activation = "1"
+    value = f"avg({' or '.join(shares)})"
+    trigger = _build_prometheus_trigger(
+        _apply_dead_band(scaling, value, "", 1, rest=f"0 * ({value}) + {scaling.target:g}"),
+        f"{scaling.target:g}",
+        "Value",
+        settings,
+    )
+    trigger["metadata"] |= {"activationThreshold": activation, "ignoreNullValues": "false"}
+    return trigger
+
+
+def _apply_dead_band(scaling: Scaling, value: str, instances: str, unit: int, rest: str | None = None) -> str:
     """Return the query of a value; between the limits, it returns the target instead, which changes nothing.
 
     Args:
@@ -233,12 +290,14 @@ def _apply_dead_band(scaling: Scaling, value: str, instances: str, unit: int) ->
         value: The query of the value over all instances.
         instances: The query of their number; empty: the limits apply to all together.
         unit: The factor from the limits' unit to the query's.
+        rest: The query of what is returned between the limits, where there may be no value; None: there always is one.
     """
     if _is_default(scaling):
         return value
     per_instance = f" * {instances}" if instances else ""
     target, up, down = (f"{limit * unit:g}" for limit in (scaling.target, scaling.up_threshold, scaling.down_threshold))
-    rest = f"({target}{per_instance}) or vector(0)" if instances else f"vector({target})"
+    if rest is None:
+        rest = f"({target}{per_instance}) or vector(0)" if instances else f"vector({target})"
     return f"(({value}) > {up}{per_instance}) or (({value}) < {down}{per_instance}) or {rest}"
 
 

@@ -195,7 +195,7 @@ def _build_autoscaler(definition: ServiceSpec, target: ScalingTarget, settings: 
         team=definition.team,
         namespace=instance_pods.get_namespace(definition),
         service=definition.workflow,
-        cores=definition.shape.cores,
+        shape=definition.shape,
         settings=settings,
     )
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scanflow.app.application import Application
-from scanflow.app.parameters import select_texts
 from scanflow.app.plan import UNBOUNDED, Plan, PlannedInstance, plan_graph
 from scanflow.app.workflow import Workflow
 from scanflow.backends import service_transitions
@@ -292,7 +291,9 @@ class KubernetesServices:
                 files,
                 suppress_registry_errors(lambda model, version: read_shape(self._models.recall(model, version))),
                 lambda spec, shape: self._report_warnings(
-                    complete_shape(spec.workflow, shape, select_texts(spec.serving.env)), spec.workflow, observe
+                    complete_shape(spec.workflow, shape, spec.serving, spec.scaling, self._settings),
+                    spec.workflow,
+                    observe,
                 ),
             )
 

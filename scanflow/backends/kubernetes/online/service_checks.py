@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from scanflow.app.application import Application
 from scanflow.app.parameters import select_texts
+from scanflow.app.scaling import Scaling
 from scanflow.app.secrets import iterate_secrets
 from scanflow.app.serving import Serving
 from scanflow.app.workflow import Workflow
@@ -53,10 +54,7 @@ def check_workflow(app: Application, workflow: Workflow, shape: Shape, settings:
     _check_backup(app, workflow, serving)
     build_instance_placement(workflow.services, {})
     build_nodes(app, workflow, lambda uri: ModelFiles(name=uri, version=0, path=""))
-    scaling = find_scaling(workflow)
-    if scaling is not None:
-        check_scaling(scaling, service=workflow.name, cores=shape.cores, settings=settings)
-    return complete_shape(workflow.name, shape, select_texts(serving.env))
+    return complete_shape(workflow.name, shape, serving, find_scaling(workflow), settings)
 
 
 def _check_gpus(shape: Shape, settings: KubernetesSettings, who: str) -> None:
@@ -85,12 +83,17 @@ def suggest_alternative(kind: str) -> str:
     return " Or serve without it: SCANFLOW_KUBERNETES_SERVING=deployment" if kind in engines else ""
 
 
-def complete_shape(name: str, shape: Shape, env: Mapping[str, str]) -> Shape:
+def complete_shape(
+    name: str, shape: Shape, serving: Serving, scaling: Scaling | None, settings: KubernetesSettings
+) -> Shape:
     """Return a shape with its thread variables.
 
     Raises:
         InvalidError: it asks for exclusive cores in a way that no kubelet grants.
+        UnsupportedError: it cannot be scaled like that.
     """
+    if scaling is not None:
+        check_scaling(scaling, service=name, shape=shape, settings=settings)
     if shape.affinity in EXCLUSIVE:
         problem = None
         if shape.cores is None or not float(shape.cores).is_integer():
@@ -101,7 +104,7 @@ def complete_shape(name: str, shape: Shape, env: Mapping[str, str]) -> Shape:
         if problem:
             raise InvalidError(f"{name!r}: affinity {shape.affinity!r} needs cores of its own. A kubelet {problem}.")
     try:
-        threads = compute_threads(shape, env)
+        threads = compute_threads(shape, select_texts(serving.env))
     except InvalidError as error:
         raise InvalidError(f"{name!r}: {error}") from error
     return shape.model_copy(update={"threads": threads})

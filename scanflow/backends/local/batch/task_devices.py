@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,10 +90,10 @@ class TaskDevices:
     def watch(self) -> list[Path]:
         if not self._held:
             return []
-        inventory, over = self._devices.read_inventory(), []
+        inventory, now, over = self._devices.read_inventory(), time.monotonic(), []
         for folder, held in self._held.items():
             started = read_started(folder)
-            if started is not None and held.seen.add(inventory, held.grants, int(started["pid"])):
+            if started is not None and held.seen.add(inventory, held.grants, int(started["pid"]), now):
                 over.append(folder)
         return over
 

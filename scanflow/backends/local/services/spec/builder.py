@@ -19,6 +19,7 @@ from scanflow.app.serving import Serving
 from scanflow.app.workflow import Workflow
 from scanflow.app_files import AppFiles
 from scanflow.backends.device_claims import HomeDevices
+from scanflow.backends.gpu_scaling import check_gpu_readings, check_gpu_scaling
 from scanflow.backends.local import python_environments
 from scanflow.backends.local.layout import Home
 from scanflow.backends.local.services.grants import derive_thread_variables, plan_grants, read_used_cpus
@@ -135,11 +136,15 @@ class ServiceSpecBuilder:
             )
         demand = build_shape_demand(shape)
         try:
+            if scaling is not None:
+                check_gpu_scaling(scaling, shape)
             if demand is not None or VISIBLE in env:
                 inventory = self._devices.read_inventory()
                 check_environment(env, inventory, asks=demand is not None)
                 if demand is not None:
                     check_demand(inventory, demand, copies=most)
+                if demand is not None and scaling is not None:
+                    check_gpu_readings(scaling, shape, inventory)
             plan_grants(topology, shape, most, read_used_cpus(self._services, name))
             threads = derive_thread_variables(topology, shape, env)
         except (InvalidError, UnsupportedError) as error:

@@ -53,13 +53,14 @@ class Autoscaler:
         assert scaling is not None
         self._looked = now
         polling = cast("float", scaling.polling)
+        window_s = max(polling, 1.0)
         observation = Observation(
             at=now,
             sample=window.sample(
                 scaling.metric,
-                max(polling, 1.0),
+                window_s,
                 queues=[float(instance.state.get("queue") or 0) for instance in ready],
-                cpu_shares=[instance.cpu_share for instance in ready if instance.cpu_share is not None],
+                shares=[instance.find_share(scaling.metric, window_s) for instance in ready],
             ),
             ready=len(ready),
             active=max(window.active, self._changed),
@@ -116,7 +117,7 @@ class Observation(NamedTuple):
 
     at: float
     sample: float | None
-    """The metric's value per ready instance; None: not measured, which counts as no load."""
+    """The metric's value per ready instance; None: not measured, which counts as no load, but of GPUs."""
 
     ready: int
     active: float
@@ -151,7 +152,8 @@ def decide(
     wanted = min(stabilise(instances, [*past, recommended]), scaling.max)
     change = wanted - instances
     words = "stay" if change == 0 else f"add {change}" if change > 0 else f"remove {-change}"
-    if scaling.min == 0 and instances > 0 and bounded <= 1 and idle >= cast("float", scaling.cool_down):
+    is_quiet = bounded <= 1 or scaling.metric == "gpu_memory"  # who computes nothing keeps what it holds
+    if scaling.min == 0 and instances > 0 and is_quiet and idle >= cast("float", scaling.cool_down):
         wanted, words = 0, f"scale to zero: no request for {idle:.0f} s"
     elif bounded < wanted == instances:
         words = f"stay: more were needed in the last {scaling.stabilization_window_s:g} s"
@@ -166,6 +168,8 @@ def _compute_recommendation(
         return Recommendation(observation.at, 0), "0: the first request starts an instance"
     if observation.ready == 0:
         return Recommendation(observation.at, instances), f"{instances}: none is ready"
+    if scaling.reads_gpus and observation.sample is None:  # a GPU that failed is not idle
+        return Recommendation(observation.at, instances), f"{instances}: the driver does not say what its GPUs do"
     value, up, down = max(0.0, observation.sample or 0.0), scaling.up_threshold, scaling.down_threshold
     has_thresholds = scaling.up is not None or scaling.down is not None
     is_predicted = scaling.metric == "p95" and observation.load is not None

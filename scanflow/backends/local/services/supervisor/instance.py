@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from scanflow.app.scaling import ScalingMetric
 from scanflow.backends.device_claims import SeenUse
+from scanflow.backends.device_load import compute_mean
 from scanflow.backends.local.services.control.channel import Channel
 from scanflow.backends.local.services.supervisor.attempts import (
     Template,
@@ -127,6 +129,14 @@ class Instance:
             spent = max(0.0, usage.cpu_s - self.usage.cpu_s)
             self.cpu_share = spent / ((now - self.used_at) * cores)
         self.usage, self.used_at = usage, now
+
+    def find_share(self, metric: ScalingMetric, window_s: float) -> float | None:
+        """Return how much it used lately of its cores, of its GPUs' time or of their memory; None: not known."""
+        if metric == "gpu":
+            return self.seen.compute_busy_share(window_s)
+        if metric == "gpu_memory":
+            return compute_mean(use.memory_share for use in self.seen.describe(self.devices))
+        return self.cpu_share if metric == "cpu" else None
 
     def record_exit(self, now: float, reason: str | None, *, restart: bool) -> None:
         self.disconnect()

@@ -237,7 +237,7 @@ class InstancePool:
             return
         self._watched, inventory = now, self._devices.read_inventory()
         for instance in granted:
-            if instance.pid is not None and instance.seen.add(inventory, instance.devices, instance.pid):
+            if instance.pid is not None and instance.seen.add(inventory, instance.devices, instance.pid, now):
                 self._log_event(f"instance {instance.name} uses more than its share of a GPU: killing it")
                 instance.kill()
 
