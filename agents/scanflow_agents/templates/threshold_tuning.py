@@ -21,15 +21,15 @@ from scanflow_agents.templates.template_client import get_control_plane
 from scanflow_agents.templates.template_options import WatchOptions
 
 MAX_UTILIZATION = 0.9
-"""The highest threshold of CPU utilization."""
+"""The highest threshold of CPU utilization, and the highest of GPUs with its tolerance."""
 
 
 class ScalingOptions(WatchOptions):
     """Parameters of the strategy below, as the planner has them."""
 
     target_p95_s: Number | None = Field(default=None, gt=0)
-    """The target of the 95th percentile of the latency, in seconds: only the threshold of scaling by ``rps`` or ``cpu``
-    is tuned to it. None: off."""
+    """The target of the 95th percentile of the latency, in seconds: only the threshold of scaling by ``rps``, ``cpu``
+    or ``gpu`` is tuned to it. None: off."""
 
     min_threshold: Number = Field(default=1.0, gt=0)
     """The lowest threshold of requests a second and instance."""
@@ -106,8 +106,7 @@ def compute_metric(record: ServiceRecord, load: Load) -> float | None:
     """Return the scaling metric's value per instance; None: unknown, or the metric does not depend on the load."""
     if record.scaling is None or record.scaling.metric == "rps":
         return load.rate / load.ready
-    shares = [instance.cpu_share for instance in record.instances if instance.cpu_share is not None]
-    return sum(shares) / len(shares) if record.scaling.metric == "cpu" and shares else None
+    return record.compute_share(record.scaling.metric) if record.scaling.metric in {"cpu", "gpu"} else None
 
 
 def compute_threshold(
@@ -133,7 +132,8 @@ def compute_threshold(
     )
     needed = max(stabilise(instances, [*past, recommendation]), scaling.min)
     least = max(lowest if scaling.metric == "rps" else 0.0, scaling.down or 0.0)
-    most = min(MAX_UTILIZATION if scaling.metric == "cpu" else math.inf, scaling.up or math.inf)
+    highest = {"cpu": MAX_UTILIZATION, "gpu": MAX_UTILIZATION / (1 + scaling.tolerance)}
+    most = min(highest.get(scaling.metric, math.inf), scaling.up or math.inf)
     threshold = round(max(min(total / (needed - 0.5), most), least), 3)  # half an instance of noise changes nothing
     unchanged = needed == instances or _compute_instances(threshold, scaling, total) == instances
     return (None if unchanged else threshold), recommendation

@@ -15,7 +15,7 @@ from scanflow.agent.primitives.service_values import find_canary, get_served_mod
 from scanflow.app.executor import Executor
 from scanflow.app.secrets import list_secret_sources
 from scanflow.app.workflow import Workflow
-from scanflow.backends.service_records import ServiceRecord
+from scanflow.backends.service_records import SHARES, ServiceRecord
 from scanflow.deployer import Deployer
 from scanflow.errors import ScanflowError
 from scanflow_server import primitives
@@ -107,7 +107,7 @@ def observe_target(deployer: Deployer, applications: Applications, intent: Inten
 
 def measure_service(deployer: Deployer, metric: str, *, team: str) -> float | None:
     """Return ``service.NAME.errors`` (a share of the requests, 0 before there are any), ``service.NAME.p95_s``,
-    ``.p50_s`` or ``.rps`` of a team's service."""
+    ``.p50_s``, ``.rps``, ``.cpu``, ``.gpu``, ``.gpu_memory`` or ``.gpu_power_w`` of a team's service."""
     parts = metric.split(".")
     if len(parts) != 3 or parts[0] != "service":
         return None
@@ -121,6 +121,11 @@ def measure_service(deployer: Deployer, metric: str, *, team: str) -> float | No
     if parts[2] == "errors":
         # 0 before the first request, so that a guard sees failures from then on.
         return current.errors / current.requests if current.requests else 0.0
+    if parts[2] == "gpu_power_w":
+        return record.gpu_power_w
+    for metric in SHARES:
+        if metric == parts[2]:
+            return record.compute_share(metric)
     values = {"p95_s": current.p95_s, "p50_s": current.p50_s, "rps": current.rps}
     return values.get(parts[2])
 

@@ -7,6 +7,7 @@ import itertools
 import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,17 +15,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scanflow as sf
-from scanflow.agent.agent_records import Event, Guard
+from scanflow.agent import primitives
+from scanflow.agent.agent_records import Event, Guard, Intent
 from scanflow.agent.context import Context, current
+from scanflow.agent.decide import decide
 from scanflow.agent.sensors.firing import Firing, fire, has_parameter
 from scanflow.agent.sensors.sensed_runs import Run, list_runs
 from scanflow.agent.sensors.sensor import SensorFunction, sensor
 from scanflow.app.agent import collect_declarations
 from scanflow.app.application_files import dump_json, load_json
 from scanflow.app.triggers import CallReceive
+from scanflow.backends.run_records import DeviceUse
+from scanflow.backends.service_records import SHARES, InstanceRecord, ServiceRecord, Shape
 from scanflow.errors import InvalidError
 from scanflow.knowledge.memory import MemoryKnowledge
-from tests.unit.agent.agent_builders import context
+from tests.unit.agent.agent_builders import context, sample, situation
 from tests.unit.app.app_builders import make_unchecked, message, plain_values
 
 HOURLY = sf.every(hours=1)
@@ -253,3 +258,40 @@ def test_a_filter_and_nodes_choose_the_runs() -> None:
     assert names(nodes=["cnn"], workflows=flows) == names(nodes=["digits"], workflows=flows) == ["three"]
     assert names(nodes=["predictor", "cnn", "train"], workflows=flows, filter_string="metrics.n < 4") == ["one", "two"]
     assert list_runs(knowledge, "other", "data") == []
+
+
+def test_a_sensor_sees_what_the_gpus_of_a_service_do_and_the_reason_of_what_follows_has_it() -> None:
+    use = DeviceUse(number=0, uuid="GPU-0", sharing="exclusive", memory_bytes=80, used_bytes=20, power_w=400.0)
+    devices = [use.model_copy(update={"busy_share": share}).model_dump() for share in (0.97, 0.93)]
+    record = ServiceRecord(
+        name="score",
+        app="shop",
+        team="data",
+        state="ready",
+        url="",
+        generation=1,
+        shape=Shape(gpu=2),
+        instances=(InstanceRecord(instance="1", state="ready").with_details(devices=devices),),
+    )
+
+    @sensor(sf.every(minutes=1))
+    def look_at_gpus(context: Context) -> dict[str, float | None]:
+        assert context.services is not None
+        service = context.services.service("score")
+        shares = {str(metric): service.compute_share(metric) for metric in SHARES}
+        return {**shares, "power_w": service.gpu_power_w}
+
+    services: Any = SimpleNamespace(service=lambda _: record)
+    value = asyncio.run(fire(look_at_gpus, Firing(context=context(services=services))))
+    assert value == {"cpu": None, "gpu": pytest.approx(0.95), "gpu_memory": 0.25, "power_w": 800.0}
+    widen = sf.Strategy(
+        name="widen",
+        when=look_at_gpus,
+        if_=lambda seen: seen["gpu"] > 0.9,
+        then=primitives.duplicate_workflow_instance("score"),
+    )
+    [intent] = decide(widen, sample(value), situation())
+    assert isinstance(intent, Intent)
+    assert (intent.primitive, intent.target) == ("duplicate_workflow_instance", "service/score")
+    assert intent.rule.startswith("seen['gpu'] > 0.9")
+    assert intent.rule.endswith("seen['gpu']=0.95")

@@ -19,7 +19,7 @@ from scanflow.agent.registry import Declared
 from scanflow.agent.sensors.firing import Firing, fire
 from scanflow.app.executor import Executor
 from scanflow.app.scaling import Scaling
-from scanflow.backends.run_records import RunRecord, RunState, TaskRecord
+from scanflow.backends.run_records import DeviceUse, RunRecord, RunState, TaskRecord
 from scanflow.backends.service_records import InstanceRecord, RevisionRecord, ServiceRecord, Shape
 from scanflow.errors import NotFoundError, UnavailableError
 from scanflow.knowledge.knowledge_port import KnowledgeBase
@@ -133,8 +133,11 @@ class FakeControlPlane(ControlPlane):
         scaling: Scaling | None = None,
         load: Load | None = None,
         cpu_share: float | None = None,
+        gpu_share: float | None = None,
         **more: Any,
     ) -> None:
+        gpu = DeviceUse(number=0, uuid="GPU-0", sharing="exclusive", busy_share=gpu_share)
+        devices = [] if gpu_share is None else [gpu.model_dump()]
         self.deployed["serve"] = ServiceRecord(
             name="serve",
             app="mnist",
@@ -144,7 +147,8 @@ class FakeControlPlane(ControlPlane):
             generation=1,
             shape=Shape(instances=instances, affinity=affinity),
             instances=tuple(
-                InstanceRecord(instance=str(number), state="ready", cpu_share=cpu_share) for number in range(ready)
+                InstanceRecord(instance=str(number), state="ready", cpu_share=cpu_share).with_details(devices=devices)
+                for number in range(ready)
             ),
             revisions=(RevisionRecord(id="r1", models={"cnn": model}, **more),),
             created=created,

@@ -59,15 +59,17 @@ def test_a_threshold_is_raised_once_fewer_were_enough_for_the_window_and_lowered
     assert compute_target(RPS, SLOW, Recommendation(0.0, 1)) == 6.667
 
 
-@pytest.mark.parametrize("metric", ["rps", "cpu"])
-def test_only_the_target_of_what_the_user_scales_by_is_changed(harness: LoopHarness, metric: Any) -> None:
-    scaling = Scaling(metric=metric, target=0.8 if metric == "cpu" else 12, min=1, max=8)
-    (wanted,) = looks(harness, 1, scaling=scaling, load=SLOW, cpu_share=0.5)
+@pytest.mark.parametrize(("metric", "used"), [("rps", {}), ("cpu", {"cpu_share": 0.5}), ("gpu", {"gpu_share": 0.5})])
+def test_only_the_target_of_what_the_user_scales_by_is_changed(
+    harness: LoopHarness, metric: Any, used: dict[str, float]
+) -> None:
+    scaling = Scaling(metric=metric, target=0.8 if used else 12, min=1, max=8)
+    (wanted,) = looks(harness, 1, scaling=scaling, load=SLOW, **used)
     assert set(wanted) == {"workflow", "target"}
-    assert wanted["target"] == pytest.approx(0.333 if metric == "cpu" else 6.667)
+    assert wanted["target"] == pytest.approx(0.333 if used else 6.667)
 
 
-@pytest.mark.parametrize("metric", ["p95", "queue"])
+@pytest.mark.parametrize("metric", ["p95", "queue", "gpu_memory"])
 def test_what_is_no_load_is_left_to_the_user(harness: LoopHarness, metric: Any) -> None:
     assert looks(harness, 2, scaling=Scaling(metric=metric, target=0.5, max=8), load=SLOW) == []
 
@@ -84,6 +86,13 @@ def test_a_quiet_night_leaves_the_threshold_to_the_mornings_peak(harness: LoopHa
 def test_what_the_user_set_as_up_and_down_bounds_the_threshold() -> None:
     assert compute_target(RPS.replace(up=13, down=8), SLOW) == 8
     assert compute_target(RPS.replace(target=3.0, up=4, down=2), QUICK) == 4
+
+
+def test_a_threshold_of_gpus_stays_one_that_can_be_reached() -> None:
+    scaling = Scaling(metric="gpu", target=0.2, max=8, tolerance=0.2)
+    threshold, _ = compute_threshold(scaling, QUICK, 0.9, (), now=1.0, target_p95_s=5.0, lowest=1.0)
+    assert threshold == 0.75
+    assert scaling.replace(target=threshold).up_threshold == pytest.approx(0.9)
 
 
 def compute_target(scaling: Scaling, load: Load, *past: Recommendation) -> float | None:
