@@ -45,6 +45,9 @@ _FAMILIES: Final = {
     "scanflow_waiting": ("gauge", "Requests that wait."),
     "scanflow_recorded": ("counter", "Predictions recorded."),
     "scanflow_dropped": ("counter", "Predictions that should have been recorded, but were not."),
+    "scanflow_gpu_busy_share": ("gauge", "Share of the last minute in which a GPU of the service computed."),
+    "scanflow_gpu_memory_bytes": ("gauge", "What the service holds of the memory of a GPU."),
+    "scanflow_gpu_power_watts": ("gauge", "Power that a GPU of the service takes, in the mean of the last minute."),
 }
 """Kind and documentation of each metric family."""
 

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from scanflow.backends.canary_analysis import RevisionStats, subtract_stats
 from scanflow.backends.local.services.supervisor.instance_metrics import ServiceMetrics, read_usage
+from scanflow.backends.run_records import DeviceUse
 from scanflow.backends.service_metrics import MetricsWindow, compute_totals
 from scanflow.backends.service_records import SHARES, compute_quantile
 from scanflow_serving.serving_metrics import Metrics, RevisionMetrics
@@ -60,6 +61,28 @@ def test_what_ended_instances_counted_stays_also_for_the_next_supervisor(tmp_pat
     assert others["scanflow_recorded_total"] == 5
     assert "scanflow_in_flight" not in others  # a gauge of a process that is gone
     assert {name for name, _, _ in second.sum_others("1")} >= {"scanflow_in_flight"}
+
+
+def test_gpus_are_in_the_metrics_of_each_instance_by_uuid_and_service(tmp_path: Path) -> None:
+    metrics, instance = ServiceMetrics(tmp_path / "metrics.json"), Metrics("w")
+    whole = DeviceUse(number=0, uuid="GPU-0", sharing="exclusive", busy_share=0.93, power_w=412.0, used_bytes=2**30)
+    share = DeviceUse(number=1, uuid="GPU-1", sharing="mps", share=0.5, used_bytes=2**20)
+    silent = DeviceUse(number=2, uuid="GPU-2", sharing="exclusive")
+    metrics.report("1", instance.collect_samples())
+    metrics.report_devices("w", [whole, share, share, silent])
+    others = [(name, labels, value) for name, labels, value in metrics.sum_others("1")]
+    text = instance.render(others)[0].decode()
+    assert [line for line in text.splitlines() if "gpu" in line and not line.startswith("# HELP")] == [
+        "# TYPE scanflow_gpu_busy_share gauge",
+        'scanflow_gpu_busy_share{service="w",uuid="GPU-0"} 0.93',
+        "# TYPE scanflow_gpu_power_watts gauge",
+        'scanflow_gpu_power_watts{service="w",uuid="GPU-0"} 412.0',
+        "# TYPE scanflow_gpu_memory_bytes gauge",
+        'scanflow_gpu_memory_bytes{service="w",uuid="GPU-0"} 1.073741824e+09',
+        'scanflow_gpu_memory_bytes{service="w",uuid="GPU-1"} 2.097152e+06',
+    ]
+    metrics.report_devices("w", [])
+    assert "gpu" not in str(metrics.sum_others("1"))
 
 
 @pytest.mark.parametrize("broken", ["x", [["name"]], [["name", {}, "much"]], None])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scanflow.backends.run_records import DeviceUse
 from scanflow.backends.service_metrics import (
     Samples,
     Totals,
@@ -19,6 +21,9 @@ from scanflow.backends.service_metrics import (
 from scanflow.errors import ScanflowError
 from scanflow.processes.proc_stat import compute_cpu_seconds, read_stat_fields
 from scanflow.processes.shared_files import write_atomically
+
+_GPUS = "gpus"
+"""Reports what no instance knows: the samples of all GPUs of the service."""
 
 _COUNTERS = ("_total", "_bucket", "_sum", "_count")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -49,6 +54,10 @@ class ServiceMetrics:
         except (ValueError, TypeError, AttributeError):
             return
 
+    def report_devices(self, service: str, uses: Iterable[DeviceUse]) -> None:
+        """Take the samples of the GPUs that the instances have."""
+        self._live[_GPUS] = build_device_samples(service, uses)
+
     def retire(self, instance: str) -> None:
         """Store the counters of an instance that has ended."""
         for key, value in self._live.pop(instance, {}).items():
@@ -66,6 +75,21 @@ class ServiceMetrics:
     @property
     def totals(self) -> Totals:
         return compute_totals(sum_samples([self._gone, *self._live.values()]))
+
+
+def build_device_samples(service: str, uses: Iterable[DeviceUse]) -> Samples:
+    """Return the samples of a service's GPUs, by UUID: how busy each is, and its power, once, whoever has it."""
+    samples: Samples = {}
+    for use in uses:
+        labels = (("service", service), ("uuid", use.uuid))
+        if use.busy_share is not None:
+            samples["scanflow_gpu_busy_share", labels] = use.busy_share
+        if use.power_w is not None:
+            samples["scanflow_gpu_power_watts", labels] = use.power_w
+        if use.used_bytes is not None:
+            key = "scanflow_gpu_memory_bytes", labels
+            samples[key] = samples.get(key, 0.0) + use.used_bytes
+    return samples
 
 
 def read_usage(pid: int) -> Usage | None:

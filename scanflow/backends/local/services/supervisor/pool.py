@@ -233,6 +233,8 @@ class InstancePool:
     def watch_devices(self, now: float) -> None:
         """Read back who uses the GPUs of instances; kill those over a share that nothing else bounds."""
         granted = [instance for instance in self.alive if instance.devices and instance.pid is not None]
+        if not granted:
+            self._metrics.report_devices(self._folder.path.name, ())
         if not granted or now - self._watched < POLL_S:
             return
         self._watched, inventory = now, self._devices.read_inventory()
@@ -240,6 +242,8 @@ class InstancePool:
             if instance.pid is not None and instance.seen.add(inventory, instance.devices, instance.pid, now):
                 self._log_event(f"instance {instance.name} uses more than its share of a GPU: killing it")
                 instance.kill()
+        uses = [use for instance in granted for use in instance.seen.describe(instance.devices)]
+        self._metrics.report_devices(self._folder.path.name, uses)
 
     def _compute_fair_share(self, instance: Instance) -> dict[str, Any]:
         """Return the average number of busy connections per ready instance."""
