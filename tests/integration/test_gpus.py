@@ -24,6 +24,7 @@ from scanflow.processes.shims import read_started
 from scanflow.settings import Settings
 from scanflow.testing.accelerators import GIB, FakeAccelerators, make_gpu, make_mig_gpu
 from tests.conftest import COMMAND, Cli
+from tests.http_requests import HTTP
 from tests.nvml import StubbedMachine
 from tests.serving import read_instance
 from tests.waiting import PATIENCE_S, wait_until
@@ -492,6 +493,15 @@ def test_a_service_is_scaled_by_how_busy_its_gpus_are_and_says_why(
     assert (explained["metric"], explained["target"], explained["wanted"]) == ("gpu", 0.7, 2)
     assert explained["sample"] == pytest.approx(0.465)
     assert "% busy, " in cli("services", "first").stdout
+    (service,) = json.loads(cli("services", "--json").stdout)
+    uuids = sorted(instance["devices"][0]["uuid"] for instance in service["instances"])
+
+    def is_exported() -> bool:
+        lines = HTTP.get(f"{service['url']}/metrics").text.splitlines()
+        names = [line.partition(" ")[0] for line in lines if line.startswith("scanflow_gpu_busy_share")]
+        return sorted(names) == [f'scanflow_gpu_busy_share{{service="first",uuid="{uuid}"}}' for uuid in uuids]
+
+    wait_until(is_exported, "an instance's metrics have the GPUs of all")
     machine.set_devices(*(make_gpu(number) for number in range(3)))
     refused = cli("deploy", "app.py:first")
     assert refused.returncode != 0

@@ -17,6 +17,7 @@ from scanflow.backends.local.services.supervisor.attempts import Template
 from scanflow.backends.local.services.supervisor.instance_metrics import ServiceMetrics
 from scanflow.backends.local.services.supervisor.pool import InstancePool
 from scanflow.backends.local.services.supervisor.reconcile import SILENT_S, START_S, PoolTarget, reconcile
+from scanflow.backends.run_records import DeviceUse
 from scanflow.instance_messages import ControlMessage, encode
 from scanflow.placement.place import Grant
 
@@ -58,6 +59,16 @@ def test_an_adopted_instance_is_not_replaced_before_it_says_whether_it_serves(po
     assert list_actions(target, pool, NOW + SILENT_S) == ["end 1", "start 2"]
     instance.update_state({"ready": True, "generation": 1}, NOW)
     assert list_actions(target, pool, NOW) == ["start 2"]
+
+
+def test_metrics_of_gpus_end_with_the_instances_that_had_them(tmp_path: Path) -> None:
+    folder = ServiceFolder(tmp_path / "services" / "w")
+    metrics = ServiceMetrics(folder.counted)
+    pool = InstancePool(folder, Mock(), metrics, selectors.DefaultSelector(), Mock())
+    metrics.report_devices("w", [DeviceUse(number=0, uuid="GPU-0", sharing="exclusive", busy_share=0.5)])
+    assert metrics.sum_others("1") == [["scanflow_gpu_busy_share", {"service": "w", "uuid": "GPU-0"}, 0.5]]
+    pool.watch_devices(NOW)
+    assert metrics.sum_others("1") == []
 
 
 def test_an_instance_that_answers_with_an_error_is_not_silent(
