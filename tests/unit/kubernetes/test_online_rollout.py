@@ -123,6 +123,19 @@ def test_a_backup_learns_for_which_service_it_answers_before_it_has_to(cluster_s
     cluster_service.services.delete("third", observe=lambda _: None)
 
 
+def test_a_scaling_that_the_cluster_does_not_support_changes_nothing(cluster_service: Served) -> None:
+    with pytest.raises(UsageError, match=r"Scaling.metric='rps': KEDA"):
+        cluster_service.deploy(scaling=sf.Scaling(metric="rps", target=5))
+    assert cluster_service.get_objects("Deployment") == {}
+    first, version = cluster_service.deploy(), cluster_service.cluster.find("Pod")[1]
+    for metric, words in (("rps", "Scaling.metric='rps': KEDA"), ("gpu", "Scaling.metric='gpu' goes by")):
+        scaling = sf.Scaling.model_validate({"metric": metric, "target": 0.5})
+        with pytest.raises(UsageError, match=words):
+            cluster_service.change(scaling=scaling)
+    assert cluster_service.services.service("serving").generation == first.generation
+    assert cluster_service.cluster.find("Pod")[1] == version, "nothing was written"
+
+
 def test_a_change_that_was_requested_with_a_key_is_made_once(cluster_service: Served) -> None:
     first = cluster_service.deploy(key="a")
     version = cluster_service.cluster.find("Pod")[1]
