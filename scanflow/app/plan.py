@@ -94,6 +94,9 @@ class Plan(_Planned):
     objects: tuple[PlannedObject, ...] = ()
     """The objects that would be created or changed in a cluster; none on other backends."""
 
+    notes: tuple[str, ...] = ()
+    """What else holds of it: whether its GPUs have the memory for a second version."""
+
 
 def plan_workflow(workflow: Workflow, *, machine_cores: float, machine_memory_bytes: int) -> Plan:
     planned: list[PlannedStep] = []

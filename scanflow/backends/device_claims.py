@@ -74,7 +74,7 @@ class HomeDevices:
     """The devices of this machine, and the claims of one home."""
 
     def __init__(self, home: Path, find: Callable[[], Accelerators] | None = None) -> None:
-        self._home, self._find = home, find or read_accelerators
+        self.home, self._find = home, find or read_accelerators
         self._file, self._lock = home / "devices" / "claims.json", home / "devices" / "lock"
 
     @cached_property
@@ -104,29 +104,46 @@ class HomeDevices:
         """
         with self._change() as claims:
             inventory, own = self.read_inventory(), self._name(folder)
-            kept = [claim for claim in claims if claim.holder != own]
-            # What a step starts itself shares the step's own devices.
-            others = [claim for claim in kept if claim.holder != os.environ.get(HOLDER_VARIABLE)]
-            sessions = self._list_sessions(kept)
+            others = [claim for claim in claims if claim.holder != own]
             replaced = {self._name(attempt) for attempt in leaving}
-            staying = [claim for claim in others if claim.holder not in replaced]
-
-            def choose_beside(beside: Sequence[DeviceClaim]) -> tuple[DeviceGrant, ...] | str:
-                return choose_devices(
-                    inventory,
-                    demand,
-                    [replace(grant, owner=claim.who) for claim in beside for grant in claim.grants],
-                    near=near,
-                    is_foreign=lambda process: _is_foreign(process, sessions),
-                )
-
-            chosen = choose_beside(others)
-            if isinstance(chosen, str) and len(staying) < len(others):
-                chosen = choose_beside(staying)
+            chosen = self._choose(inventory, demand, others, near=near)
+            if isinstance(chosen, str) and any(claim.holder in replaced for claim in others):
+                chosen = self._choose(inventory, demand, others, near=near, without=replaced)
             if not isinstance(chosen, str):
                 birth = read_start_time(os.getpid())
-                self._write([*kept, DeviceClaim(holder=own, who=who, pid=os.getpid(), birth=birth, grants=chosen)])
+                self._write([*others, DeviceClaim(holder=own, who=who, pid=os.getpid(), birth=birth, grants=chosen)])
             return chosen
+
+    def explain_wait(self, demand: DeviceDemand) -> str:
+        """Return why an attempt would have to wait for its devices now; empty: it would not."""
+        chosen = self._choose(self.read_inventory(), demand, self.list_claims())
+        return chosen if isinstance(chosen, str) else ""
+
+    def _choose(
+        self,
+        inventory: Inventory,
+        demand: DeviceDemand,
+        claims: Sequence[DeviceClaim],
+        *,
+        near: Collection[int] = (),
+        without: Collection[str] = (),
+    ) -> tuple[DeviceGrant, ...] | str:
+        """Choose beside the claims of all holders but those ``without``."""
+        sessions = self._list_sessions(claims)
+        # What a step starts itself shares the step's own devices.
+        hidden = {*without, os.environ.get(HOLDER_VARIABLE)}
+        return choose_devices(
+            inventory,
+            demand,
+            [
+                replace(grant, owner=claim.who)
+                for claim in claims
+                if claim.holder not in hidden
+                for grant in claim.grants
+            ],
+            near=near,
+            is_foreign=lambda process: _is_foreign(process, sessions),
+        )
 
     def release(self, folder: Path) -> None:
         with self._change() as claims:
@@ -179,7 +196,7 @@ class HomeDevices:
         return {**build_device_variables(grants, mps), **own}
 
     def _name(self, folder: Path) -> str:
-        return str(folder.relative_to(self._home)) if folder.is_relative_to(self._home) else str(folder)
+        return str(folder.relative_to(self.home)) if folder.is_relative_to(self.home) else str(folder)
 
     @contextmanager
     def _change(self) -> Iterator[list[DeviceClaim]]:
@@ -205,7 +222,7 @@ class HomeDevices:
         write_atomically(self._file, _build_adapter().dump_json(tuple(claims)))
 
     def _is_alive(self, claim: DeviceClaim) -> bool:
-        folder = self._home / claim.holder
+        folder = self.home / claim.holder
         if not folder.is_dir():  # not prepared yet, or deleted
             return read_start_time(claim.pid) == claim.birth
         if read_exit(folder) is not None:
@@ -220,7 +237,7 @@ class HomeDevices:
 
     def _list_sessions(self, claims: Sequence[DeviceClaim]) -> set[int]:
         """Return the sessions of the attempts that hold claims: every attempt leads one of its own."""
-        started = [read_started(self._home / claim.holder) for claim in claims]
+        started = [read_started(self.home / claim.holder) for claim in claims]
         return {int(record["pid"]) for record in started if record is not None}
 
 
@@ -286,7 +303,7 @@ class MeasuredUse:
     """Who was seen on a device, or part of one, that an attempt was granted."""
 
     own_bytes: int | None
-    """The memory that the attempt's processes hold; None: they are not on it."""
+    """The memory that the attempt's processes hold; None: they are not on it, or the driver does not say."""
 
     others: tuple[DeviceProcess, ...]
     excess: str
@@ -315,25 +332,20 @@ def measure_use(inventory: Inventory, grant: DeviceGrant, session: int) -> Measu
             f"takes: {MEMORY_VARIABLE} tells the share."
         )
     others = tuple(process for process, leader in processes if leader not in {None, session})
-    device = _find_device_or_part(inventory, grant)
-    is_told = inventory.sees_processes and all(process.memory_bytes is not None for process in own)
+    device = find_part(inventory, grant)
+    says_memory = all(process.memory_bytes is not None for process in own)
     whole = device if grant.sharing == "exclusive" and isinstance(device, Device) else None
     return MeasuredUse(
-        used if own else None,
+        used if own and says_memory else None,
         others,
         excess,
-        used_bytes=used if is_told and device is not None else _find_used_bytes(device, grant),
+        used_bytes=used if inventory.sees_processes and says_memory and device is not None else _find_used_bytes(device, grant),
         busy_share=None if whole is None else whole.busy_share,
         power_w=None if whole is None else whole.power_w,
     )
 
 
-def _find_used_bytes(device: Device | MigInstance | None, grant: DeviceGrant) -> int | None:
-    """Return what is held of a device or part by whoever is on it, if that can only be who has the grant."""
-    return device.memory_used_bytes if device is not None and grant.sharing in {"exclusive", "mig"} else None
-
-
-def _find_device_or_part(inventory: Inventory, grant: DeviceGrant) -> Device | MigInstance | None:
+def find_part(inventory: Inventory, grant: DeviceGrant) -> Device | MigInstance | None:
     """Return the device, or the part of one, of a grant; None: it is not there any more, or failed."""
     device = next((device for device in inventory.devices if device.uuid == grant.device and not device.fault), None)
     if device is None or grant.sharing != "mig":
@@ -341,9 +353,14 @@ def _find_device_or_part(inventory: Inventory, grant: DeviceGrant) -> Device | M
     return next((part for part in device.mig_instances if part.uuid == grant.uuid), None)
 
 
+def _find_used_bytes(device: Device | MigInstance | None, grant: DeviceGrant) -> int | None:
+    """Return what is held of a device or part by whoever is on it, if that can only be who has the grant."""
+    return device.memory_used_bytes if device is not None and grant.sharing in {"exclusive", "mig"} else None
+
+
 def _list_processes(inventory: Inventory, grant: DeviceGrant) -> tuple[DeviceProcess, ...]:
-    device = _find_device_or_part(inventory, grant) if inventory.sees_processes else None
-    return () if device is None else device.processes
+    part = find_part(inventory, grant)
+    return () if part is None or not inventory.sees_processes else part.processes
 
 
 def _round(number: float | None, digits: int) -> float | None:

@@ -18,7 +18,14 @@ from scanflow.instance_messages import Node
 from scanflow.modules import load_function
 from scanflow.text.tracebacks import read_text
 from scanflow_serving.inference_problems import ProblemError
-from scanflow_serving.instance_gpu import free_cached_memory, is_device_broken, is_of_device, is_out_of_device_memory
+from scanflow_serving.instance_gpu import (
+    find_out_of_device_memory,
+    free_cached_memory,
+    free_dropped_memory,
+    is_device_broken,
+    is_of_device,
+    is_out_of_device_memory,
+)
 from scanflow_serving.instance_secrets import secrets
 from scanflow_serving.signature import UNDECLARED, NodeSignature, read_declaration
 
@@ -102,20 +109,34 @@ class Component:
 
 
 def load_component(node: Node, *, threads: int, run_async: RunAsync = asyncio.run) -> Component:
-    """Load a node and warm it up: runs the user's code, and may take long."""
+    """Load a node and warm it up: runs the user's code, and may take long.
+
+    Raises:
+        UsageError: it cannot be loaded. Where its GPU has too little memory, it has no cause: the frames that hold what
+            was loaded of it are let go, and the memory is given back.
+    """
     who = f"The node {node.name!r}"
     try:
         node = replace(node, parameters=secrets.resolve(node.parameters))
         if node.model is not None:
             return _from_registry(node, threads)
         return _from_class(node, who, run_async)
-    except ScanflowError:
-        raise
-    except ProblemError as problem:
-        raise UsageError(f"{who} cannot be warmed up: {problem.detail}") from problem
     except BaseException as error:  # a user's code may raise anything, and must not end the instance
-        frames, cause = _describe_cause(error)
-        raise UsageError("\n  ".join([f"{who} cannot be loaded:", *frames, *cause.splitlines()])) from error
+        full = find_out_of_device_memory(error)
+        if full is None:
+            if isinstance(error, ScanflowError):
+                raise
+            if isinstance(error, ProblemError):
+                raise UsageError(f"{who} cannot be warmed up: {error.detail}") from error
+            frames, cause = _describe_cause(error)
+            raise UsageError("\n  ".join([f"{who} cannot be loaded:", *frames, *cause.splitlines()])) from error
+        _, reason = _describe_cause(full)
+        del full
+    free_dropped_memory()
+    raise UsageError(
+        f"{who} cannot be loaded: it needs more memory than its GPU has left. Ask for a larger gpu= or gpu_memory=. "
+        f"{reason}"
+    )
 
 
 def make_component_problem(who: str, error: BaseException) -> ProblemError:

@@ -23,7 +23,12 @@ from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, Unsu
 from scanflow.installation import explain_install
 from scanflow.instance_messages import ModelFiles
 from scanflow_serving.inference_problems import ProblemError, invalid
-from scanflow_serving.instance_gpu import check_tensorflow, choose_onnx_providers, prepare_pytorch
+from scanflow_serving.instance_gpu import (
+    check_tensorflow,
+    choose_onnx_providers,
+    find_out_of_device_memory,
+    prepare_pytorch,
+)
 from scanflow_serving.model_examples import read_example
 from scanflow_serving.model_inputs import ModelInputs, decode_objects, decode_texts, list_trained_names, to_plain_values
 from scanflow_serving.oip_tensors import DATATYPES, round_to_bf16, widen_bf16
@@ -167,7 +172,8 @@ def _put_code_on_path(folder: Path, flavors: Mapping[str, Any]) -> None:
 def _warm_up(model: Predictor, example: Any, who: str) -> str:
     """Call the model once, so that nothing is built at the first request, and infer its outputs.
 
-    Returns what failed, else nothing: what nobody chose as an input says little of a model.
+    Returns what failed, else nothing: what nobody chose as an input says little of a model. A GPU without the memory
+    for it says enough, and is raised.
     """
     chosen = example is not None
     value = example if chosen else model.signature.make_example()
@@ -176,7 +182,9 @@ def _warm_up(model: Predictor, example: Any, who: str) -> str:
     try:
         result = model.predict(value)
         tensors = to_tensors(result, (), who)
-    except Exception as error:  # noqa: BLE001 - a model may raise anything, and the next request may be right
+    except Exception as error:
+        if find_out_of_device_memory(error) is not None:
+            raise
         reason = error.detail if isinstance(error, ProblemError) else f"{type(error).__name__}: {error}"
         tried, remedy = ("its input example", "a right one") if chosen else ("ones", "an input_example that it takes")
         return f"{who} was not warmed up, as it failed on {tried}: {reason:.500}. Save it with {remedy}."

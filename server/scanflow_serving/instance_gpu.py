@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Mapping
@@ -112,8 +113,44 @@ def is_device_broken(error: BaseException) -> bool:
     return str(error).lower().startswith(_LASTING_WORDS)
 
 
+def find_out_of_device_memory(error: BaseException) -> BaseException | None:
+    """Return the exception that says that the memory of a GPU is used up, among an exception and its causes."""
+    cause: BaseException | None = error
+    while cause is not None and not is_out_of_device_memory(cause):
+        cause = cause.__cause__ or cause.__context__
+    return cause
+
+
 def free_cached_memory() -> None:
     """Give back what PyTorch keeps of the device's memory without using it, so that others may have it."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
+    cuda = _find_cuda()
+    if cuda is not None:
+        cuda.empty_cache()
+
+
+def free_dropped_memory() -> None:
+    """Give back what models held of the device that are not served any more, also where they refer to themselves, and
+    measure anew what the others need."""
+    cuda = _find_cuda()
+    if cuda is not None and has_device():
+        gc.collect()
+        cuda.empty_cache()
+        for device in range(cuda.device_count()):
+            cuda.reset_peak_memory_stats(device)
+
+
+def measure_unused_memory() -> int | None:
+    """Return the bytes that PyTorch keeps of the device, and that were never needed since models changed; None: it does
+    not compute on one. Other libraries do not say."""
+    cuda = _find_cuda()
+    if cuda is None or not has_device():
+        return None
+    devices = range(cuda.device_count())
+    unused: int = sum(max(0, cuda.memory_reserved(device) - cuda.max_memory_allocated(device)) for device in devices)
+    return unused
+
+
+def _find_cuda() -> Any | None:
+    """Return PyTorch's ``torch.cuda`` once it computes on a GPU; None before, also while a thread imports it."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    return cuda if cuda is not None and getattr(cuda, "is_initialized", bool)() else None

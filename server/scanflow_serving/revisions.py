@@ -28,10 +28,14 @@ from scanflow_serving.component_graph import (
 from scanflow_serving.component_threads import Engine
 from scanflow_serving.components import Component, load_component, make_component_problem
 from scanflow_serving.copies import isolate
+from scanflow_serving.instance_gpu import free_dropped_memory, has_device
 from scanflow_serving.serving_metrics import Metrics, RevisionMetrics
 
 LOAD_S: Final = 600.0
 """The timeout of loading and warming up, in seconds."""
+
+DROP_S: Final = 1.0
+"""After so long nothing refers to a revision whose last request was answered."""
 
 _log = logging.getLogger(__name__)
 
@@ -264,6 +268,12 @@ class Revisions:
         if loaded.retired and loaded in self.retiring:
             self.retiring.remove(loaded)
             gc.unfreeze()  # its models may be part of cycles that were frozen at the start
+            if has_device():  # the caller still refers to it
+                self._engine.loop.call_later(DROP_S, _free_in_thread)
+
+
+def _free_in_thread() -> None:
+    threading.Thread(target=free_dropped_memory, name="scanflow-unloader", daemon=True).start()
 
 
 def _check_revisions(desired: DesiredInstanceState) -> None:

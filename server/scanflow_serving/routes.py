@@ -21,6 +21,7 @@ from scanflow_serving.calls import OipCall, RouteTarget, SeldonCall, add_headers
 from scanflow_serving.component_threads import Engine
 from scanflow_serving.health import HealthChecks
 from scanflow_serving.inference_problems import ProblemError, make_not_found
+from scanflow_serving.instance_gpu import measure_unused_memory
 from scanflow_serving.messages import InferRequest, InferResponse, Request, Response
 from scanflow_serving.prediction_recorder import Recorder
 from scanflow_serving.processing import RequestProcessor, make_defect_problem
@@ -113,6 +114,7 @@ class ServingApplication:
             "unhealthy": self.engine.unhealthy,
             "unwell": next(iter(self.health.failures.values()), ""),
             "pinned": self.pinning.update(),
+            **({} if (unused := measure_unused_memory()) is None else {"unused_device_bytes": unused}),
             **({"metrics": self.metrics.collect_samples()} if metrics else {}),
             **documents.describe_process(),
         }

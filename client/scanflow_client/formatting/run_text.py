@@ -213,6 +213,7 @@ def format_plan(plan: Plan, *, online: bool | None = None) -> Screen:
             format_planned_steps(plan, online=True),
             Table(("instance", "cores", "cpus", "memory of", "threads"), instances),
             *_format_objects(plan),
+            *plan.notes,
             f"{size}. Nothing was started.",
         ]
     unsized = f", not counting {format_count(plan.unsized, 'step')} without a memory request" if plan.unsized else ""

@@ -110,10 +110,11 @@ def explain_cluster_lack(cluster: Cluster, request: GpuRequest, nodes: list[Mani
     """Return why no node of a cluster can ever take a pod with a request; empty: one can, or it is not known, as where
     a device class grants an extended resource, which no node then counts."""
     lack = explain_lack(nodes or (), request)
-    return "" if lack and _is_claimed(cluster, request.resource) else lack
+    return "" if lack and is_claimed(cluster, request.resource) else lack
 
 
-def _is_claimed(cluster: Cluster, resource: str) -> bool:
+def is_claimed(cluster: Cluster, resource: str) -> bool:
+    """Return whether a device class grants an extended resource."""
     try:
         return cluster.has_kind("DeviceClass") and resource in list_device_classes(cluster).values()
     except AccessDeniedError:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
+import weakref
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from scanflow.errors import UnsupportedError
-from scanflow.instance_messages import ModelFiles, Node
-from scanflow_serving.components import make_component_problem
+from scanflow.errors import UnsupportedError, UsageError
+from scanflow.instance_messages import ModelFiles, Node, Revision
+from scanflow_serving.components import load_component, make_component_problem
 from scanflow_serving.flavors import open_model
 from scanflow_serving.instance_gpu import (
     check_tensorflow,
@@ -20,7 +22,7 @@ from scanflow_serving.instance_gpu import (
     prepare_pytorch,
 )
 from scanflow_serving.signature import NodeSignature
-from tests.unit.serving.serving_harness import instance, node, write_class
+from tests.unit.serving.serving_harness import Instance, instance, make_desired_state, node, wait_in_loop, write_class
 
 CUDA = ["CUDAExecutionProvider", "CPUExecutionProvider"]
 
@@ -131,6 +133,123 @@ async def test_a_service_with_a_full_gpu_answers_the_next_request(tmp_path: Path
         assert (full.status, full.headers["retry-after"]) == (503, "1")
         assert "Tried to allocate 20.00 GiB" in full.detail
         assert (await here.infer([1.0])).outputs == [[1.0]]
+
+
+class ToyDevice:
+    """A GPU of ten units, as PyTorch's allocator has it: what models free is kept until the cache is emptied."""
+
+    def __init__(self) -> None:
+        self.allocated = self.reserved = self.peak = 0
+
+    def load(self, holder: object, size: int) -> None:
+        if self.allocated + size > 10:
+            raise make_error("torch", "OutOfMemoryError", f"CUDA out of memory. Tried to allocate {size}.00 GiB.")
+        self.allocated += size
+        self.reserved = max(self.reserved, self.allocated)
+        self.peak = max(self.peak, self.allocated)
+        weakref.finalize(holder, self.free, size)
+
+    def free(self, size: int) -> None:
+        self.allocated -= size
+
+    @property
+    def cuda(self) -> SimpleNamespace:
+        def empty_cache() -> None:
+            self.reserved = self.allocated
+
+        def reset_peak_memory_stats(_: int) -> None:
+            self.peak = self.allocated
+
+        return SimpleNamespace(
+            is_initialized=lambda: True,
+            device_count=lambda: 1,
+            empty_cache=empty_cache,
+            reset_peak_memory_stats=reset_peak_memory_stats,
+            memory_reserved=lambda _: self.reserved,
+            max_memory_allocated=lambda _: self.peak,
+        )
+
+
+TOY = """
+import sys
+
+class Weights:
+    def __init__(self, size):
+        self.itself = self  # only the collector frees it
+        sys.modules["torch"].device.load(self, size)
+
+class Model:
+    def __init__(self, size, parts=1):
+        self.size, self.parts = size, parts
+
+    def load(self):
+        self.weights = [Weights(self.size) for _ in range(self.parts)]
+
+    def predict(self, X):
+        return [self.size]
+"""
+
+
+@pytest.fixture
+def toy_device(allocated_device: pytest.MonkeyPatch) -> ToyDevice:
+    device = ToyDevice()
+    allocated_device.setitem(sys.modules, "torch", SimpleNamespace(cuda=device.cuda, device=device))
+    allocated_device.setattr("scanflow_serving.revisions.DROP_S", 0.0)
+    return device
+
+
+def describe_memory(here: Instance) -> int:
+    unused: int = here.application.describe_state()["unused_device_bytes"]
+    return unused
+
+
+@pytest.mark.parametrize("beside", [False, True])
+async def test_a_second_version_that_does_not_fit_leaves_the_first_and_gives_its_memory_back(
+    toy_device: ToyDevice, tmp_path: Path, beside: bool
+) -> None:
+    path = write_class(tmp_path, TOY)
+    first = Revision(id="r1", nodes=(node("m", path, "Model", parameters={"size": 6}),))
+    second = Revision(id="r2", nodes=(node("m", path, "Model", parameters={"size": 3, "parts": 2}),))
+    async with instance(tmp_path, apply=make_desired_state(first)) as here:
+        revisions = (replace(first, weight=0.5), replace(second, weight=0.5)) if beside else (second,)
+        with pytest.raises(UsageError) as caught:
+            await here.application.apply(make_desired_state(*revisions, generation=2))
+        assert str(caught.value).startswith(
+            "The node 'm' cannot be loaded: it needs more memory than its GPU has left. Ask for a larger gpu= or "
+            "gpu_memory=. torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.00 GiB."
+        )
+        assert (await here.infer([0.0])).outputs == [[6]]
+        assert here.application.describe_state()["generation"] == 1
+        assert (toy_device.allocated, toy_device.reserved) == (6, 6)
+
+
+async def test_a_replaced_version_gives_its_memory_back(toy_device: ToyDevice, tmp_path: Path) -> None:
+    path = write_class(tmp_path, TOY)
+    first, second = (
+        Revision(id=f"r{size}", nodes=(node("m", path, "Model", parameters={"size": size}),)) for size in (6, 4)
+    )
+    async with instance(tmp_path, apply=make_desired_state(first)) as here:
+        await here.application.apply(make_desired_state(second, generation=2))
+        await wait_in_loop(lambda: toy_device.reserved == 4)
+        assert (toy_device.allocated, describe_memory(here)) == (4, 0)
+        toy_device.reserved = 9  # what a large request took, and PyTorch keeps
+        assert describe_memory(here) == 5
+
+
+async def test_a_model_that_its_gpu_has_no_memory_to_warm_up_is_refused(
+    allocated_device: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(*_: object) -> object:
+        raise make_error("torch", "OutOfMemoryError", "CUDA out of memory.")
+
+    inputs = '[{"type": "tensor", "tensor-spec": {"dtype": "float32", "shape": [-1, 2]}}]'
+    (tmp_path / "MLmodel").write_text(
+        f"flavors: {{python_function: {{loader_module: x}}}}\nsignature: {{inputs: '{inputs}'}}\n"
+    )
+    model = SimpleNamespace(raw=None, predict=fail)
+    allocated_device.setattr("scanflow.knowledge.mlflow.pyfunc.load_pyfunc", lambda *_: model)
+    with pytest.raises(UsageError, match="The node 'm' cannot be loaded: it needs more memory than its GPU has left"):
+        load_component(Node(name="m", model=ModelFiles(name="m", version=1, path=str(tmp_path))), threads=1)
 
 
 @pytest.mark.parametrize(("limit", "fraction"), [("25", 0.25), ("100", None), ("101", None)])

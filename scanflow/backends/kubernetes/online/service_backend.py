@@ -22,6 +22,7 @@ from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.environment.apply import Environments
 from scanflow.backends.kubernetes.environment.tracker_manifests import resolve_tracker_uri
 from scanflow.backends.kubernetes.gpu_claims import check_device_class, explain_cluster_lack
+from scanflow.backends.kubernetes.gpu_findings import describe_second_version
 from scanflow.backends.kubernetes.gpus import build_gpu_request, check_gpus, list_tolerated
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
@@ -163,7 +164,8 @@ class KubernetesServices:
             machine_cores=sum(node.cores for node in nodes) or UNBOUNDED,
             machine_memory_bytes=sum(node.memory_bytes for node in nodes) or UNBOUNDED,
         )
-        lack = self._explain_lack(shape)
+        request = build_gpu_request(build_gpu_resources(shape), self._settings.device_plugin)
+        lack = explain_cluster_lack(self._cluster, request, list_nodes(self._cluster)) if request else ""
         asking = {node.name for node in workflow.services if lack and node.resources.gpu}
         steps = [
             step.model_copy(update={"notes": (*step.notes, f"fits on no node: {lack}")})
@@ -171,7 +173,8 @@ class KubernetesServices:
             else step
             for step in plan.steps
         ]
-        return plan.model_copy(update={"steps": tuple(steps)})
+        notes = describe_second_version(self._cluster, request)
+        return plan.model_copy(update={"steps": tuple(steps), "notes": notes})
 
     def services(self, *, instances: bool = True) -> list[ServiceRecord]:
         kinds = {"Service": SERVICE, **({"Pod": _PODS} if instances else {"Deployment": SERVICE})}
@@ -391,11 +394,6 @@ class KubernetesServices:
         plugin, resources, who = self._settings.device_plugin, build_gpu_resources(shape), f"Workflow {name!r}"
         check_gpus(plugin, partial(list_nodes, self._cluster), resources, who)
         check_device_class(self._cluster, plugin, resources, who)
-
-    def _explain_lack(self, shape: Shape) -> str:
-        """Return why no node has the GPUs of an instance, as they are now; empty: one has, or it asks for none."""
-        request = build_gpu_request(build_gpu_resources(shape), self._settings.device_plugin)
-        return explain_cluster_lack(self._cluster, request, list_nodes(self._cluster)) if request else ""
 
     def _report_warnings(self, shape: Shape, name: str, observe: ServiceObserver) -> Shape:
         """Return the shape, and report or raise what the nodes do not support."""

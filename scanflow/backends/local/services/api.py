@@ -16,6 +16,7 @@ from scanflow.app.plan import Plan
 from scanflow.app.serving import Serving
 from scanflow.app.workflow import Workflow
 from scanflow.backends import service_transitions
+from scanflow.backends.device_claims import HomeDevices
 from scanflow.backends.instance_shapes import keep_shapes, suppress_registry_errors
 from scanflow.backends.local.layout import Home
 from scanflow.backends.local.services.control import supervisor_control
@@ -25,6 +26,7 @@ from scanflow.backends.local.services.state.desired import list_used_ports, read
 from scanflow.backends.local.services.state.observed import is_current, is_supervised, read_observed
 from scanflow.backends.local.services.supervisor.attempts import list_newest_attempts
 from scanflow.backends.local.services.supervisor.service_report import build_record
+from scanflow.backends.local.services.version_fit import describe_free_memory, fit_versions
 from scanflow.backends.log_files import FileLogs
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_desired import DesiredState, make_idempotent
@@ -66,7 +68,8 @@ class LocalServices:
         self._folders = ServicesHome(self._home.path / "services")
         self._remember, self._recall, self._fetch = remember, recall, fetch
         self._log_predictions, self._program, self._timeout_s = log_predictions, program, timeout_s
-        self._builder = ServiceSpecBuilder(self._home, self._folders, fetch, settings=settings)
+        self._devices = HomeDevices(self._home.path)
+        self._builder = ServiceSpecBuilder(self._home, self._folders, fetch, self._devices, settings=settings)
 
     def check(self, app: Application, workflow: Workflow) -> None:
         """Raise errors that would occur later: unsupported fields, missing files, too many cores."""
@@ -75,7 +78,10 @@ class LocalServices:
     def plan(self, app: Application, workflow: Workflow) -> Plan:
         """Check a workflow, and return the placement of its instances beside the other services."""
         self.check(app, workflow)
-        return plan_online(self._home.path, workflow)
+        planned = plan_online(self._home.path, workflow)
+        folder = self._folders.service(workflow.name)
+        notes = describe_free_memory(self._devices, folder, compute_shape(workflow))
+        return planned.model_copy(update={"notes": tuple(notes)})
 
     def deploy(
         self, deployment: Deployment, *, key: str | None = None, observe: ServiceObserver = lambda _: None
@@ -235,12 +241,19 @@ class LocalServices:
         if change.model is not None:
             observe(Progress(service=name, text=f"fetching {change.model}"))
             files = self._fetch(change.model)
+        before = read_desired(folder)
+        if before is not None and before.definition.shape.gpu:
+            supervisor_control.refresh_reports([folder])  # what the memory of its GPUs is needed for
 
         def apply_change(stored: DesiredState | None) -> DesiredState:
             desired = service_transitions.require_changeable(stored, name)
-            return service_transitions.apply_change(
+            changed = service_transitions.apply_change(
                 desired, change, files, suppress_registry_errors(self._recall), self._builder.complete_shape
             )
+            fitting, note = fit_versions(self._devices, folder, desired, changed)
+            if note:
+                observe(Progress(service=name, text=f"GPU memory: {note}"))
+            return fitting
 
         return self._change(folder, apply_change, key, observe)
 

@@ -48,6 +48,7 @@ from scanflow.processes.shims import Shims
 _log = logging.getLogger(__name__)
 
 HOLD_S = 10.0  # longest wait of a connection for an instance, unless requests have a shorter deadline
+WAIT_S = 0.5  # between two looks whether the GPU of an instance that drains is free
 RENEWAL_S = 24 * 3600.0  # between two looks at the certificate
 RECORDER_S = 30.0  # longest wait of a service that is being deleted for the upload of its predictions
 
@@ -368,7 +369,11 @@ class ServiceController:
         if now < self._retry_at:
             return
         try:
-            self.pool.start(self.desired, name, self._topology, count=target.count, now=now)
+            waits_for = self.pool.start(self.desired, name, self._topology, count=target.count, now=now)
+            if waits_for:
+                self._retry_at = now + WAIT_S
+                if self._gate.is_due("wait", 10.0, now):
+                    self._log_event(f"instance {name} waits for one that drains: {waits_for}")
         except ScanflowError as error:
             self._retry_at = now + 5.0
             if target.changing:

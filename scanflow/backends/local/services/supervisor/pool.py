@@ -9,7 +9,7 @@ from functools import partial
 from math import ceil, inf
 from pathlib import Path
 from selectors import BaseSelector
-from typing import Any
+from typing import Any, Final
 
 from scanflow.accelerators.visible import VISIBLE
 from scanflow.backends.device_claims import HomeDevices
@@ -21,6 +21,7 @@ from scanflow.backends.local.services.supervisor.instance import Instance
 from scanflow.backends.local.services.supervisor.instance_metrics import ServiceMetrics
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.shapes import build_shape_demand
+from scanflow.backends.version_memory import fits_beside, measure_versions
 from scanflow.errors import UnavailableError
 from scanflow.files.disk import build_disk_error
 from scanflow.instance_messages import ControlMessage, encode
@@ -33,6 +34,9 @@ POLL_S = 1.0  # polling interval of ready instances ...
 EAGER_S = 0.05  # ... and of those that are changing
 METRICS_S = 0.25  # shortest interval between two metrics requests to an instance
 LOW_PRIORITY_S = 20.0  # longest time that a starting instance runs with lowered CPU priority
+_GROWTH: Final = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+"""TensorFlow and JAX take most of a device at once, unless told; then nobody can know what a version needs."""
+
 LogEvent = Callable[[str], None]
 
 
@@ -97,8 +101,8 @@ class InstancePool:
                 self.by_name[name] = instance
                 self._record_exit(instance, exit_, now, retry=desired.in_effect)
 
-    def start(self, desired: DesiredState, name: str, topology: Topology, *, count: int, now: float) -> None:
-        """Start an instance, or restart one that ended.
+    def start(self, desired: DesiredState, name: str, topology: Topology, *, count: int, now: float) -> str:
+        """Start an instance, or restart one that ended; or return why it waits for another to end.
 
         Raises:
             InvalidError: there are not enough cores.
@@ -115,6 +119,8 @@ class InstancePool:
             template = attempts.Template(spec_hash, shape.cores or 1.0, grant)
         path = attempts.get_next_attempt_folder(self._folder.get_attempts_folder(name))
         devices = self._take_devices(desired, name, path, template.grant)
+        if isinstance(devices, str):
+            return devices
         try:
             variables = self._build_device_variables(desired, path, devices)
             attempts.create_attempt(self._folder, desired, name, template, path, devices=variables)
@@ -129,9 +135,13 @@ class InstancePool:
         self._shims.start(path)
         attempts.prune(path.parent)
         self._log_event(f"instance {name} is starting" + (" again" if instance.restarts else ""))
+        return ""
 
-    def _take_devices(self, desired: DesiredState, name: str, path: Path, grant: Grant) -> tuple[DeviceGrant, ...]:
-        """Take the GPUs of an instance, near its cores; while the instances that it replaces live, maybe theirs.
+    def _take_devices(
+        self, desired: DesiredState, name: str, path: Path, grant: Grant
+    ) -> tuple[DeviceGrant, ...] | str:
+        """Take the GPUs of an instance, near its cores; while the instances that it replaces live, maybe theirs, if
+        they have the memory for both. Return why it waits for one of these to end.
 
         Raises:
             UnavailableError: none is free; it says who has them.
@@ -140,19 +150,30 @@ class InstancePool:
         if demand is None:
             return ()
         spec_hash = desired.definition.spec_hash
-        leaving = [other.path for other in self.alive if other.spec_hash != spec_hash or other.phase == "draining"]
-        who = f"{desired.name}/{name}"
-        taken = self._devices.take(path, who, demand, near=grant.memory_nodes, leaving=leaving)
-        if isinstance(taken, str):
-            raise UnavailableError(f"{demand} is not free: {taken}.")
-        return taken
+        leaving = [other for other in self.alive if other.spec_hash != spec_hash or other.phase == "draining"]
+        versions = measure_versions(desired.definition.current.nodes)
+        inventory = self._devices.read_inventory()
+        crowded = [other for other in leaving if not fits_beside(inventory, other.devices, versions)]
+        beside = [other.path for other in leaving if other not in crowded]
+        taken = self._devices.take(path, f"{desired.name}/{name}", demand, near=grant.memory_nodes, leaving=beside)
+        if not isinstance(taken, str):
+            return taken
+        why = f"{demand} is not free: {taken}"
+        if crowded:
+            why = f"{why}, and too little of its memory for {versions}, which needs {versions.describe_size()}"
+        if any(other.phase == "draining" for other in crowded):
+            return why
+        way = f" To replace it all the same: scanflow delete {desired.name}, then scanflow deploy." if crowded else ""
+        raise UnavailableError(f"{why}.{way}")
 
     def _build_device_variables(
         self, desired: DesiredState, path: Path, devices: Sequence[DeviceGrant]
     ) -> Mapping[str, str]:
-        if not devices and (VISIBLE in desired.definition.serving.env or not self._devices.read_inventory().devices):
+        env = desired.definition.serving.env
+        if not devices and (VISIBLE in env or not self._devices.read_inventory().devices):
             return {}
-        return self._devices.build_variables(path, devices)
+        growth = {name: value for name, value in _GROWTH.items() if devices and name not in env}
+        return {**growth, **self._devices.build_variables(path, devices)}
 
     def record_exit(self, path: Path, exit_: Exit, now: float, *, retry: bool) -> bool:
         """Record the exit of a process; return whether it was an instance's.
@@ -241,6 +262,7 @@ class InstancePool:
         for instance in granted:
             if instance.pid is not None and instance.seen.add(inventory, instance.devices, instance.pid, now):
                 self._log_event(f"instance {instance.name} uses more than its share of a GPU: killing it")
+                instance.refusal = instance.seen.excess  # if it loads another version, it would do it again
                 instance.kill()
         uses = [use for instance in granted for use in instance.seen.describe(instance.devices)]
         self._metrics.report_devices(self._folder.path.name, uses)

@@ -85,7 +85,10 @@ def _build_instance_record(instance: Instance, service: str) -> InstanceRecord:
         cpus=list(instance.cpus),
         memory_nodes=list(instance.state.get("memory_nodes") or instance.template.grant.memory_nodes),
         **(
-            {"devices": [use.model_dump() for use in instance.seen.describe(instance.devices)]}
+            {
+                "devices": [use.model_dump() for use in instance.seen.describe(instance.devices)],
+                "unused_device_bytes": _parse_integer(instance.state.get("unused_device_bytes")),
+            }
             if instance.devices
             else {}
         ),
