@@ -23,7 +23,8 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceDemand:
-    """What a step asks for: ``count`` whole devices, a ``share`` of one below 1, or one part of a ``profile``."""
+    """What a step asks for: ``count`` whole devices, a ``share`` of one below 1, or one part of a ``profile``; and that
+    as often as there are ``copies``."""
 
     count: int = 1
     share: float = 1.0
@@ -31,11 +32,15 @@ class DeviceDemand:
     memory_bytes: int | None = None
     """Of a share, the most it may use; else what each device must have."""
 
+    copies: int = 1
+    """The ranks of a job, each with its own share or part."""
+
     def __str__(self) -> str:
+        amount = "" if self.copies == 1 else f"{self.copies} x "
         if self.profile is not None:
-            amount = f"gpu={self.profile!r}"
+            amount += f"gpu={self.profile!r}"
         else:
-            amount = f"gpu={self.count if self.share == 1 else self.share}"
+            amount += f"gpu={self.count if self.share == 1 else self.share}"
         return amount if self.memory_bytes is None else f"{amount} with {round_memory(self.memory_bytes)}"
 
 
@@ -78,6 +83,7 @@ def check_demand(inventory: Inventory, demand: DeviceDemand, *, copies: int = 1)
     Raises:
         UnsupportedError: it could not; the message says what there is, and what to write.
     """
+    copies, demand = copies * demand.copies, replace(demand, copies=1)
     if not inventory.devices:
         raise UnsupportedError(f"{demand} asks for a GPU, and there is none here: {inventory.absence}")
     if demand.profile is not None:
@@ -125,6 +131,8 @@ def choose_devices(
         near: The NUMA nodes of the cores that it was given: devices of these go first.
         is_foreign: Whether a process is none of those that hold the claims. A device that one uses is not free.
     """
+    if demand.copies > 1:
+        return _choose_copies(inventory, demand, claims, near, is_foreign)
     if demand.profile is not None:
         return _choose_part(inventory, demand, demand.profile, claims, near, is_foreign)
     if demand.share < 1:
@@ -140,6 +148,24 @@ def choose_devices(
     return tuple(_build_grant(device) for device in sorted(chosen, key=lambda device: device.number))
 
 
+def _choose_copies(
+    inventory: Inventory,
+    demand: DeviceDemand,
+    claims: Sequence[DeviceGrant],
+    near: Collection[int],
+    is_foreign: Callable[[DeviceProcess], bool],
+) -> tuple[DeviceGrant, ...] | str:
+    """Choose as often as there are copies, each beside the ones before; all of them, or none."""
+    chosen: list[DeviceGrant] = []
+    for _ in range(demand.copies):
+        own = [replace(grant, owner="its other ranks") for grant in chosen]
+        more = choose_devices(inventory, replace(demand, copies=1), [*claims, *own], near=near, is_foreign=is_foreign)
+        if isinstance(more, str):
+            return f"{len(chosen)} of {demand.copies} free; {more}"
+        chosen += more
+    return tuple(chosen)
+
+
 def _build_grant(device: Device, **changes: Any) -> DeviceGrant:
     """Return the grant of a whole device, or with ``changes`` of a part or share of it."""
     grant = DeviceGrant(
@@ -150,7 +176,7 @@ def _build_grant(device: Device, **changes: Any) -> DeviceGrant:
 
 def build_device_variables(grants: Sequence[DeviceGrant], mps_directory: str | None = None) -> dict[str, str]:
     """Return the environment variables that show a process its devices and no others, and bound its share."""
-    variables = {VISIBLE: ",".join(grant.uuid for grant in grants)}
+    variables = {VISIBLE: ",".join(dict.fromkeys(grant.uuid for grant in grants))}
     for grant in grants:
         if grant.memory_bytes is not None:
             variables[MEMORY_VARIABLE] = str(grant.memory_bytes)
@@ -159,6 +185,19 @@ def build_device_variables(grants: Sequence[DeviceGrant], mps_directory: str | N
         if grant.share < 1:  # JAX takes three quarters of a device at once, TensorFlow all of it, unless told
             variables |= {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{grant.share:g}", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
     return variables
+
+
+def merge_grants(grants: Iterable[DeviceGrant]) -> tuple[DeviceGrant, ...]:
+    """Return grants with several shares of one device as one: whose processes are whose cannot be told."""
+    merged: dict[str, DeviceGrant] = {}
+    for grant in grants:
+        other = merged.get(grant.uuid)
+        if other is None:
+            merged[grant.uuid] = grant
+        else:
+            memory = None if grant.memory_bytes is None else grant.memory_bytes + (other.memory_bytes or 0)
+            merged[grant.uuid] = replace(other, share=other.share + grant.share, memory_bytes=memory)
+    return tuple(merged.values())
 
 
 def describe_device(device: Device) -> str:

@@ -539,6 +539,29 @@ def test_each_rank_of_an_mpi_job_sees_a_gpu_of_its_own(
     assert "gpu=2 is more than there is here: GPU 0 NVIDIA H100" in refused.stderr
 
 
+@pytest.mark.mpi
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="no MPI is installed")
+def test_each_rank_of_an_mpi_job_has_its_share_of_a_gpu(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = StubbedMachine(tmp_path, make_gpu(0))
+    machine.start_mps()
+    for name, value in machine.variables.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "app.py").write_text(MPI_APP.replace("gpu=1", "gpu=0.25, gpu_memory='8Gi'"))
+    (tmp_path / "rank.sh").write_text(
+        "#!/bin/sh\necho $CUDA_VISIBLE_DEVICES $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE $SCANFLOW_GPU_MEMORY_BYTES"
+        " $CUDA_MPS_PINNED_DEVICE_MEM_LIMIT $CUDA_MPS_PIPE_DIRECTORY\n"
+    )
+    (tmp_path / "rank.sh").chmod(0o755)
+    ran = cli("run", "app.py")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    logs = cli("logs", "@latest", "job").stdout
+    for rank in (0, 1):
+        assert f"[{rank}] {make_gpu(0).uuid} 25 {8 * GIB} 0=8192M {tmp_path}/mps\n" in logs
+    assert "GPU 0 NVIDIA H100, 0.5 of it by mps, 16 GiB" in cli("show", "@latest").stdout
+
+
 @sees_processes
 def test_an_instance_that_takes_more_than_its_share_of_a_shared_gpu_is_killed_and_starts_again(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 import scanflow as sf
 from scanflow.backends.local.mpi import launcher
-from scanflow.backends.local.mpi.job import resolve_job
+from scanflow.backends.local.mpi.job import as_batch, resolve_job
+from scanflow.backends.local.mpi.job_step import count_shares
 from scanflow.backends.local.mpi.mpirun import (
     Mpirun,
     build_command,
@@ -24,12 +25,14 @@ from scanflow.backends.local.mpi.mpirun import (
     get_launcher,
     read_needed_libraries,
 )
-from scanflow.backends.local.mpi.processes import split_devices
+from scanflow.backends.local.mpi.rank_devices import assign_devices, build_rank_variables
 from scanflow.backends.rank_files import build_rank_tasks, describe_running_ranks, exit_status
+from scanflow.backends.run_definition import RunDefinition
 from scanflow.backends.run_records import TaskRecord
 from scanflow.errors import InvalidError, NotFoundError, UnsupportedError
 from scanflow.names import StepName
 from scanflow.placement.cpulist import format_cpus
+from scanflow.placement.device_grants import DeviceGrant, build_device_variables
 from scanflow.placement.mpi.local_plan import plan_local_job
 from scanflow.placement.topology import Core, NumaNode, Topology
 from scanflow.text.failures import parse_failure
@@ -240,30 +243,62 @@ def test_each_rank_is_a_task_with_its_place(tmp_path: Path) -> None:
 
 
 def test_each_rank_gets_its_part_of_the_gpus_of_its_job() -> None:
-    granted = {"SCANFLOW_DEVICES_OF": "a", "CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b,GPU-c,GPU-d"}
-    assert split_devices(granted, 4) == ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
-    assert split_devices(granted, 2) == ["GPU-a,GPU-b", "GPU-c,GPU-d"]
-    assert split_devices({"SCANFLOW_DEVICES_OF": "a", "CUDA_VISIBLE_DEVICES": ""}, 2) == []
-    assert split_devices({"CUDA_VISIBLE_DEVICES": "0,1"}, 2) == []  # nobody granted them: they are the program's own
+    anywhere: list[list[int]] = [[], []]
+    assert assign_devices([0, 0, 0, 0], [*anywhere, *anywhere]) == [[0], [1], [2], [3]]
+    assert assign_devices([0, 0, 1, 1], anywhere) == [[0, 1], [2, 3]]
+    assert assign_devices([], anywhere) == [[], []]
+
+
+@given(
+    nodes=st.lists(st.sampled_from([0, 1, 2, None]), min_size=1, max_size=8),
+    near=st.lists(st.lists(st.sampled_from([0, 1, 2]), max_size=1), min_size=1, max_size=4),
+)
+def test_as_many_ranks_as_possible_get_gpus_near_their_cores(nodes: list[int | None], near: list[list[int]]) -> None:
+    """The oracle counts: of each node, no more than it has devices, nor than its ranks take."""
+    each = len(nodes) // len(near)
+    assigned = assign_devices(nodes, near)
+    places = [place for own in assigned for place in own]
+    assert [len(own) for own in assigned] == [each] * len(near)
+    assert len(set(places)) == len(places)
+    beside = sum(nodes[place] in rank_nodes for own, rank_nodes in zip(assigned, near, strict=True) for place in own)
+    assert beside == sum(min(nodes.count(node), each * near.count([node])) for node in (0, 1, 2))
+
+
+def test_a_rank_is_bounded_to_its_own_share() -> None:
+    half = DeviceGrant(uuid="GPU-a", device="GPU-a", number=0, sharing="mps", share=0.5, memory_bytes=8 * 2**30)
+    variables = build_rank_variables([half])
+    assert variables == {
+        "CUDA_VISIBLE_DEVICES": "GPU-a",
+        "SCANFLOW_GPU_MEMORY_BYTES": str(8 * 2**30),
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=8192M",
+        "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5",
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+    }
+    assert build_device_variables([half, half])["CUDA_VISIBLE_DEVICES"] == "GPU-a"
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        (
-            {"resources_per_task": sf.Resources(gpu=0.5)},
-            r"resources_per_task.gpu=0.5, a share: each rank gets whole GPU",
-        ),
-        ({"resources_per_task": sf.Resources(gpu="1g.10gb")}, r"resources_per_task.gpu='1g.10gb', a MIG profile: each"),
-        (
-            {"resources_per_task": sf.Resources(gpu=1), "image": "hpl:1", "runtime": "podman"},
-            "resources_per_task.gpu in containers of 'podman'. Remove runtime, or gpu.",
-        ),
-    ],
+    ("fields", "copies", "gpu"),
+    [({"gpu": 2}, 1, 8), ({"gpu": 0.5}, 4, 0.5), ({"gpu": "1g.10gb"}, 4, "1g.10gb"), ({}, 1, 0)],
 )
-def test_what_ranks_cannot_have_of_a_gpu_is_refused_by_name(
-    tmp_path: Path, fields: dict[str, Any], message: str
+def test_a_job_asks_for_the_gpus_of_all_its_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], copies: int, gpu: float | str
 ) -> None:
+    (tmp_path / "hpl").write_text("#!/bin/sh\n")
+    (tmp_path / "hpl").chmod(0o755)
+    job = workload(n_tasks=4, oversubscribe=True, resources_per_task=sf.Resources(**fields))
+    flow = sf.Workflow(name="w", type="mpi", nodes=[job])
+    definition = RunDefinition(sf.Application(name="a", app_dir=tmp_path, workflows=[flow]), flow)
+    monkeypatch.setattr("scanflow.backends.local.mpi.job.get_launcher", lambda *_, **__: None)  # none is installed
+    (step,) = as_batch(definition, tmp_path).workflow.steps
+    assert (step.resources.gpu, count_shares(step)) == (gpu, copies)
+    assert count_shares(sf.Executor(name="x", mainfile="x.py", resources=sf.Resources(gpu=0.5))) == 1
+
+
+def test_what_ranks_cannot_have_of_a_gpu_is_refused_by_name(tmp_path: Path) -> None:
+    fields = {"resources_per_task": sf.Resources(gpu=0.5), "image": "hpl:1", "runtime": "podman"}
+    message = "resources_per_task.gpu in containers of 'podman'. Remove runtime, or gpu."
     (tmp_path / "hpl").write_text("#!/bin/sh\n")
     (tmp_path / "hpl").chmod(0o755)
     workflow = sf.Workflow(name="w", type="mpi", nodes=[workload(**fields)])

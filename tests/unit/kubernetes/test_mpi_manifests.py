@@ -19,6 +19,7 @@ from scanflow.backends.kubernetes.mpi.mpi_objects import (
     compute_worker_resources,
 )
 from scanflow.backends.kubernetes.mpi.operator import build_mpi_job
+from scanflow.backends.kubernetes.mpi.rank_program import check_ranks_per_pod
 from scanflow.backends.kubernetes.mpi.volcano import SCHEDULER_FILE, build_volcano_objects, has_task_topology
 from scanflow.errors import UnsupportedError
 from scanflow.placement.mpi.groups import ClusterNode
@@ -174,3 +175,20 @@ def test_each_pod_requests_the_gpus_of_its_ranks_and_the_launcher_none() -> None
     resources = sf.Resources(cpu=1, gpu=2)
     asking = job(profile="cpu", policy="granularity", n_tasks=5, resources_per_task=resources)
     assert_manifests("volcano-gpus", *build_volcano_objects(asking))
+
+
+@pytest.mark.parametrize(("gpu", "resource"), [(0.5, "nvidia.com/gpu"), ("1g.10gb", "nvidia.com/mig-1g.10gb")])
+def test_a_rank_alone_in_its_pod_has_the_pods_share_or_part(gpu: float | str, resource: str) -> None:
+    resources = sf.Resources(cpu=1, gpu=gpu)
+    asking = job(n_tasks=2, n_workers=2, resources_per_task=resources)
+    check_ranks_per_pod(asking.workload, asking.plan)
+    assert {compute_worker_resources(worker, asking)["limits"][resource] for worker in asking.plan.workers} == {"1"}
+    assert "VISIBLE_DEVICES" not in " ".join(build_mpirun_command(asking, None))
+    together = job(n_tasks=3, n_workers=2, resources_per_task=resources)
+    with pytest.raises(UnsupportedError, match=r"for 2 ranks in a pod. Give each rank a pod of its own: n_workers=3"):
+        check_ranks_per_pod(together.workload, together.plan)
+
+
+def test_pods_of_shares_go_where_gpus_are_offered_in_shares() -> None:
+    asking = job(n_tasks=2, n_workers=2, resources_per_task=sf.Resources(cpu=1, gpu=0.5))
+    assert_manifests("volcano-gpu-shares", *build_volcano_objects(asking))

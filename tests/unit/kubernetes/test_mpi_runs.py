@@ -255,7 +255,8 @@ def test_what_pods_cannot_do_is_refused_before_a_run(runs: KubernetesRuns, tmp_p
 
     (tmp_path / "solve").write_text("#!/bin/sh\n")
     assert_refused(UnsupportedError, "under Open MPI", flavor="mpich")
-    assert_refused(UnsupportedError, r"resources_per_task\.gpu=0\.5, a share", resources_per_task=sf.Resources(gpu=0.5))
+    share = sf.Resources(gpu=0.5)
+    assert_refused(InvalidError, "no node has the GPUs of a rank: it asks", resources_per_task=share)
     assert_refused(InvalidError, "no node has the GPUs of a rank: it asks", resources_per_task=sf.Resources(gpu=1))
     assert_refused(InvalidError, r"make it executable: chmod \+x solve", mainfile="solve")
     assert_refused(InvalidError, "64 cores for its 64 tasks, but 8 are available", n_tasks=64)

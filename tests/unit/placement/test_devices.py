@@ -18,6 +18,7 @@ from scanflow.placement.device_grants import (
     build_device_variables,
     check_demand,
     choose_devices,
+    merge_grants,
 )
 from scanflow.testing.accelerators import GIB, make_gpu, make_mig_gpu
 
@@ -80,6 +81,21 @@ def test_shares_fill_one_device_before_the_next() -> None:
     ]
     waits = choose_devices(MPS, demand(gpu=0.75), claims)
     assert waits == "1 of GPU 0 is granted to another; 0.5 of GPU 1 is granted to another"
+
+
+def test_each_copy_gets_its_own_share_and_all_or_none_are_given() -> None:
+    three = choose(TWO, replace(demand(gpu=0.5), copies=3))
+    assert [grant.number for grant in three] == [0, 0, 1]
+    assert {grant.memory_bytes for grant in three} == {40 * GIB}
+    first, second = merge_grants(three)
+    assert (first.number, first.share, first.memory_bytes) == (0, 1.0, 80 * GIB)
+    assert (second.number, second.share) == (1, 0.5)
+    waits = choose_devices(TWO, replace(demand(gpu=0.5), copies=2), [replace(grant, owner="a") for grant in three])
+    assert waits == "1 of 2 free; 1 of GPU 0 is granted to a; 1 of GPU 1 is granted to a, its other ranks"
+    parts = choose(CUT, replace(demand(gpu="1g.10gb"), copies=2))
+    assert len({grant.uuid for grant in parts}) == 2
+    with pytest.raises(UnsupportedError, match=r"5 x gpu=0.5 are more than there is here, which is enough for 4"):
+        check_demand(TWO, replace(demand(gpu=0.5), copies=5))
 
 
 def test_shares_get_no_more_memory_than_there_is() -> None:
@@ -165,8 +181,8 @@ amounts = st.integers(1, 3) | st.integers(1, 99).map(lambda percent: percent / 1
 memories = st.none() | st.integers(1, 60).map(lambda gib: f"{gib}Gi")
 
 
-@given(st.lists(st.tuples(amounts, memories), max_size=12), st.booleans())
-def test_no_device_is_ever_given_twice_over(wanted: list[tuple[int | float | str, str | None]], mps: bool) -> None:
+@given(st.lists(st.tuples(amounts, memories, st.integers(1, 3)), max_size=12), st.booleans())
+def test_no_device_is_ever_given_twice_over(wanted: list[tuple[int | float | str, str | None, int]], mps: bool) -> None:
     devices = (
         make_gpu(0, numa_node=0),
         make_gpu(1, numa_node=1),
@@ -175,10 +191,15 @@ def test_no_device_is_ever_given_twice_over(wanted: list[tuple[int | float | str
     )
     inventory = Inventory(devices=devices, mps_directory="/tmp/mps" if mps else None)
     claims: list[DeviceGrant] = []
-    for gpu, memory in wanted:
+    for gpu, memory, copies in wanted:
         asked = build_demand(sf.Resources(gpu=gpu, gpu_memory=memory))
         assert asked is not None
-        chosen = choose_devices(inventory, asked, claims)
+        chosen = choose_devices(inventory, replace(asked, copies=copies), claims)
+        if not isinstance(chosen, str):
+            assert len(chosen) == copies * asked.count
+            assert sum(grant.share for grant in merge_grants(chosen)) == pytest.approx(
+                copies * asked.count * asked.share
+            )
         claims += () if isinstance(chosen, str) else chosen
     for device in devices:
         own = [claim for claim in claims if claim.device == device.uuid]

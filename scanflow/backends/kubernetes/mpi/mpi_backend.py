@@ -33,7 +33,12 @@ from scanflow.backends.kubernetes.mpi.mpi_facts import JobFacts
 from scanflow.backends.kubernetes.mpi.mpi_objects import ClusterJob, Network, build_worker_claims
 from scanflow.backends.kubernetes.mpi.observed_job import ObservedJob
 from scanflow.backends.kubernetes.mpi.operator import build_mpi_job
-from scanflow.backends.kubernetes.mpi.rank_program import PodProgram, build_pod_program, list_cluster_nodes
+from scanflow.backends.kubernetes.mpi.rank_program import (
+    PodProgram,
+    build_pod_program,
+    check_ranks_per_pod,
+    list_cluster_nodes,
+)
 from scanflow.backends.kubernetes.mpi.result_volume import build_results, check_volume
 from scanflow.backends.kubernetes.mpi.volcano import SCHEDULER, build_volcano_objects, has_task_topology
 from scanflow.backends.kubernetes.nodes import list_nodes, sum_allocatable
@@ -123,6 +128,7 @@ class KubernetesMPI(ClusterRuns):
         check_device_class(self._cluster, plugin, program.workload.resources_per_task, who)
         nodes = list_cluster_nodes(self._cluster, program.workload, plugin)
         plan = plan_job(program.workload, nodes)
+        check_ranks_per_pod(program.workload, plan)
         namespace = self._cluster_settings.derive_namespace(app.name, app.team)
         check_volume(self._cluster, namespace, program.workload, plan, self._cluster_settings)
         return program, plan

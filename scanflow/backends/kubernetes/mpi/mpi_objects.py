@@ -134,7 +134,8 @@ class ClusterJob:
 
 
 def build_worker_gpus(worker: MPIWorker, job: ClusterJob) -> GpuRequest | None:
-    """Return what a worker asks for: the GPUs of all its ranks; None: none."""
+    """Return what a worker asks for: the whole GPUs of all its ranks, or the share or part of its only one; None:
+    none."""
     return build_gpu_request(_add_gpus(worker, job), job.device_plugin)
 
 
@@ -146,8 +147,8 @@ def build_worker_claims(job: ClusterJob) -> list[Manifest]:
 
 def _add_gpus(worker: MPIWorker, job: ClusterJob) -> Resources:
     resources = job.workload.resources_per_task
-    assert isinstance(resources.gpu, int), "each rank has whole GPUs"
-    return resources.model_copy(update={"gpu": worker.n_tasks * resources.gpu})
+    gpu = worker.n_tasks * resources.gpu if isinstance(resources.gpu, int) else resources.gpu
+    return resources.model_copy(update={"gpu": gpu})
 
 
 def compute_worker_resources(worker: MPIWorker, job: ClusterJob) -> Manifest:
@@ -181,7 +182,7 @@ def build_mpirun_command(job: ClusterJob, hostfile: str | None) -> list[str]:
 def _choose_gpus(job: ClusterJob) -> str:
     """Return the shell command by which a rank sees its own GPUs of its pod's and no others, by its local rank."""
     count = job.workload.resources_per_task.gpu
-    if not count:
+    if not count or not isinstance(count, int):  # the rank is alone with its pod's share or part
         return ""
     name = "CUDA_VISIBLE_DEVICES" if job.device_plugin.vendor == "nvidia" else "HIP_VISIBLE_DEVICES"
     first = f"OMPI_COMM_WORLD_LOCAL_RANK * {count}"

@@ -30,6 +30,7 @@ from scanflow.backends.kubernetes.nodes import is_schedulable, read_allocatable
 from scanflow.backends.mpi_program import MPIProgram, check_affinity, load_mpi_program
 from scanflow.errors import AccessDeniedError, InvalidError, UnsupportedError
 from scanflow.placement.mpi.groups import ClusterNode
+from scanflow.placement.mpi.job_plan import MPIPlan
 
 
 class PodProgram(NamedTuple):
@@ -83,16 +84,26 @@ def _check_supported(workload: MPIWorkload, settings: KubernetesSettings) -> Non
             f"{who}: on Kubernetes jobs run under Open MPI. Compile the program with it, and remove flavor."
         )
     check_affinity(workload, "node_selector")
-    resources = workload.resources_per_task
-    if not isinstance(resources.gpu, int):
-        raise UnsupportedError(
-            f"{who}: the backend 'kubernetes' does not support resources_per_task.{resources.part_of_gpu}: each rank "
-            "has whole GPUs of its pod. Write gpu=1."
-        )
-    check_gpus(settings.device_plugin, lambda: None, resources, who)
+    check_gpus(settings.device_plugin, lambda: None, workload.resources_per_task, who)
     if settings.mpi == "volcano":
         advice = "Have the MPI Operator run jobs: SCANFLOW_KUBERNETES_MPI=mpi-operator."
-        check_engine("Volcano", resources, settings.device_plugin, who, advice)
+        check_engine("Volcano", workload.resources_per_task, settings.device_plugin, who, advice)
+
+
+def check_ranks_per_pod(workload: MPIWorkload, plan: MPIPlan) -> None:
+    """Check that no rank has to find its share or part of a GPU among those of others: a device plugin does not say
+    which of its pod's are which.
+
+    Raises:
+        UnsupportedError: pods have several ranks, with a share or part each.
+    """
+    gpu, most = workload.resources_per_task.gpu, max(worker.n_tasks for worker in plan.workers)
+    if not isinstance(gpu, int) and most > 1:
+        raise UnsupportedError(
+            f"MPIWorkload {workload.name!r}: the backend 'kubernetes' does not support "
+            f"resources_per_task.{workload.resources_per_task.part_of_gpu}, for {most} ranks in a pod. Give each rank "
+            f"a pod of its own: n_workers={workload.n_tasks}; or whole GPUs: gpu=1."
+        )
 
 
 def _locate_program(program: MPIProgram, app: Application, code: CodeConfigMap) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from scanflow.accelerators.accelerator_port import Inventory
@@ -12,10 +12,22 @@ from scanflow.accelerators.visible import VISIBLE
 from scanflow.app.executor import Executor
 from scanflow.app.workflow import Workflow
 from scanflow.backends.device_claims import HomeDevices, SeenUse
+from scanflow.backends.local.mpi.job_step import count_shares
+from scanflow.backends.local.services.grants import list_cpus_avoiding
+from scanflow.backends.local.services.service_layout import ServicesHome
 from scanflow.backends.run_records import DeviceUse
 from scanflow.errors import InvalidError, UnsupportedError
 from scanflow.names import RunName, StepName
-from scanflow.placement.device_grants import DeviceGrant, build_demand, check_demand, check_environment
+from scanflow.placement.device_grants import (
+    DeviceDemand,
+    DeviceGrant,
+    build_demand,
+    check_demand,
+    check_environment,
+    merge_grants,
+)
+from scanflow.placement.sysfs import read_topology
+from scanflow.placement.topology import Topology
 from scanflow.processes.shims import read_started
 from scanflow.text.failures import Failure
 
@@ -29,7 +41,7 @@ def check_devices(workflow: Workflow, devices: HomeDevices) -> None:
     """
     inventory: Inventory | None = None
     for node in workflow.steps:
-        demand, named = build_demand(node.resources), node.env.get(VISIBLE, "-1")
+        demand, named = _build_step_demand(node), node.env.get(VISIBLE, "-1")
         if demand is None and named in {"", "-1"}:
             continue
         inventory = inventory or devices.read_inventory()
@@ -42,19 +54,35 @@ def check_devices(workflow: Workflow, devices: HomeDevices) -> None:
             raise type(error)(f"{who}: {error}") from error
 
 
+def _build_step_demand(node: Executor) -> DeviceDemand | None:
+    demand = build_demand(node.resources)
+    return None if demand is None else replace(demand, copies=count_shares(node))
+
+
 @dataclass(slots=True)
 class _AttemptDevices:
     grants: tuple[DeviceGrant, ...]
     seen: SeenUse = field(default_factory=SeenUse)
 
+    @property
+    def merged(self) -> tuple[DeviceGrant, ...]:
+        """Those that are watched: of one device, all that its ranks hold together."""
+        return merge_grants(self.grants)
+
 
 class TaskDevices:
     """See :class:`~scanflow.backends.local.batch.step_devices.StepDevices`."""
 
-    def __init__(self, devices: HomeDevices, run: RunName, workflow: Workflow) -> None:
-        self._devices, self._run = devices, run
+    def __init__(
+        self,
+        devices: HomeDevices,
+        run: RunName,
+        workflow: Workflow,
+        read_machine: Callable[[], Topology] = read_topology,
+    ) -> None:
+        self._devices, self._run, self._read_machine = devices, run, read_machine
         self._held: dict[Path, _AttemptDevices] = {}
-        self._demands = {node.name: build_demand(node.resources) for node in workflow.steps}
+        self._demands = {node.name: _build_step_demand(node) for node in workflow.steps}
         # Where none can be granted, nothing is hidden: a step uses what it finds, as before.
         self._hides = bool(devices.read_inventory().devices)
 
@@ -64,12 +92,20 @@ class TaskDevices:
     def take(self, node: Executor, task: StepName, folder: Path) -> str:
         demand = self._demands[node.name]
         assert demand is not None
-        taken = self._devices.take(folder, f"{self._run}/{task}", demand)
+        taken = self._devices.take(folder, f"{self._run}/{task}", demand, near=self._list_near(node))
         if isinstance(taken, str):
             check_demand(self._devices.read_inventory(), demand)  # a device may have failed since the run began
             return taken
         self._held[folder] = _AttemptDevices(taken)
         return ""
+
+    def _list_near(self, node: Executor) -> tuple[int, ...]:
+        """Return the NUMA nodes of the cores that a step may use; none: those of all."""
+        topology = self._read_machine()
+        cpus = topology.effective_cpus
+        if node.avoid_services:
+            cpus = list_cpus_avoiding(ServicesHome(self._devices.home / "services"), node.avoid_services, topology)
+        return topology.list_nearest_memory(cpus)
 
     def adopt(self, folder: Path) -> None:
         if grants := self._devices.list_grants(folder):
@@ -93,13 +129,13 @@ class TaskDevices:
         inventory, now, over = self._devices.read_inventory(), time.monotonic(), []
         for folder, held in self._held.items():
             started = read_started(folder)
-            if started is not None and held.seen.add(inventory, held.grants, int(started["pid"]), now):
+            if started is not None and held.seen.add(inventory, held.merged, int(started["pid"]), now):
                 over.append(folder)
         return over
 
     def describe(self, folder: Path) -> tuple[DeviceUse, ...]:
         held = self._held.get(folder)
-        return () if held is None else held.seen.describe(held.grants)
+        return () if held is None else held.seen.describe(held.merged)
 
     def is_over_share(self, folder: Path) -> bool:
         return folder in self._held and bool(self._held[folder].seen.excess)

@@ -51,7 +51,7 @@ def as_batch(definition: RunDefinition, home: Path) -> RunDefinition:
         resources=Resources(
             cpu=max(1.0, sum(worker.cores for worker in plan.workers)),
             memory=workload.memory_bytes,
-            gpu=workload.n_tasks * _get_gpus_per_task(workload),
+            gpu=_count_gpus(workload),
             gpu_memory=workload.resources_per_task.gpu_memory,
         ),
     )
@@ -65,23 +65,18 @@ def _check_supported(workload: MPIWorkload) -> MPIWorkload:
             "processes of this machine. Write runtime='podman' or 'apptainer', remove it, or run on Kubernetes."
         )
     check_affinity(workload)
-    _get_gpus_per_task(workload)
+    if workload.resources_per_task.gpu and workload.runtime is not None:
+        raise UnsupportedError(
+            f"MPIWorkload {workload.name!r}: the embedded backend does not support resources_per_task.gpu in "
+            f"containers of {workload.runtime!r}. Remove runtime, or gpu."
+        )
     return workload
 
 
-def _get_gpus_per_task(workload: MPIWorkload) -> int:
-    resources = workload.resources_per_task
-    if isinstance(resources.gpu, int):
-        if resources.gpu and workload.runtime is not None:
-            raise UnsupportedError(
-                f"MPIWorkload {workload.name!r}: the embedded backend does not support resources_per_task.gpu in "
-                f"containers of {workload.runtime!r}. Remove runtime, or gpu."
-            )
-        return resources.gpu
-    raise UnsupportedError(
-        f"MPIWorkload {workload.name!r}: the embedded backend does not support "
-        f"resources_per_task.{resources.part_of_gpu}: each rank gets whole GPUs. Write gpu=1."
-    )
+def _count_gpus(workload: MPIWorkload) -> int | float | str:
+    """Return what the job's step asks for: the whole GPUs of all ranks; or the share, or part, of one of them."""
+    gpu = workload.resources_per_task.gpu
+    return workload.n_tasks * gpu if isinstance(gpu, int) else gpu
 
 
 def resolve_job(app: Application, workflow: Workflow) -> tuple[MPIWorkload, list[str]]:

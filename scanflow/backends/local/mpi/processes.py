@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from scanflow.accelerators.visible import HOLDER_VARIABLE, VISIBLE
+from scanflow.accelerators.visible import HOLDER_VARIABLE
 from scanflow.backends.local.mpi.mpirun import RANK_VARIABLES, Mpirun, build_command
 from scanflow.backends.rank_files import create_rank_folder, describe_first_failure
 from scanflow.placement.cpulist import format_cpus
@@ -37,7 +37,7 @@ while read -r cpus && [ $n -lt "$rank" ]; do n=$((n + 1)); done <"$folder/cpus"
 if [ -e "$folder/devices" ]; then
     n=0
     while read -r devices && [ $n -lt "$rank" ]; do n=$((n + 1)); done <"$folder/devices"
-    export {VISIBLE}=$devices
+    for variable in $devices; do export "${{variable?}}"; done
 fi
 if [ -n "$cpus" ]; then set -- taskset -c "$cpus" "$@"; fi
 "$@" &
@@ -62,18 +62,12 @@ def prepare(folder: Path, plan: MPIPlan, notes: Mapping[str, str | None]) -> Non
     (folder / "rank.sh").write_text(_WRAPPER, encoding="utf-8")
     lines = "".join(f"{format_cpus(rank.cpus)}\n" if rank.cpus else "\n" for rank in plan.ranks)
     (folder / "cpus").write_text(lines, encoding="utf-8")
-    if devices := split_devices(os.environ, len(plan.ranks)):
-        (folder / "devices").write_text("".join(f"{own}\n" for own in devices), encoding="utf-8")
+    if HOLDER_VARIABLE in os.environ:
+        from scanflow.backends.local.mpi.rank_devices import read_rank_variables
 
-
-def split_devices(environ: Mapping[str, str], n_ranks: int) -> list[str]:
-    """Return what each rank's ``CUDA_VISIBLE_DEVICES`` is to be, of the GPUs that the job was granted; none: no rank
-    gets any of its own."""
-    granted = [uuid for uuid in environ.get(VISIBLE, "").split(",") if uuid]
-    if HOLDER_VARIABLE not in environ or not granted:
-        return []
-    each = len(granted) // n_ranks
-    return [",".join(granted[rank * each : (rank + 1) * each]) for rank in range(n_ranks)]
+        variables = read_rank_variables(plan, os.environ)
+        lines = "".join(" ".join(f"{name}={value}" for name, value in own.items()) + "\n" for own in variables)
+        (folder / "devices").write_text(lines, encoding="utf-8")
 
 
 def start(
