@@ -21,6 +21,9 @@ VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 MEMORY_VARIABLE: Final = "SCANFLOW_GPU_MEMORY_BYTES"
 """The memory that a process may use of each of its devices."""
 
+SHARE_VARIABLE: Final = "SCANFLOW_GPU_SHARE"
+"""The share of a GPU that a process has; not set: it has whole ones, or a part."""
+
 HOLDER_VARIABLE: Final = "SCANFLOW_DEVICES_OF"
 """Names the claim that a process' devices belong to: what it starts itself may use them too."""
 

@@ -8,11 +8,8 @@ from typing import Final
 
 from scanflow.accelerators.accelerator_port import Accelerators, Device
 from scanflow.accelerators.nvml import read_accelerators
-from scanflow.accelerators.visible import HOLDER_VARIABLE
+from scanflow.accelerators.visible import HOLDER_VARIABLE, SHARE_VARIABLE
 from scanflow.backends.run_records import DeviceUse
-
-SHARE_VARIABLE: Final = "SCANFLOW_GPU_SHARE"
-"""The share of its GPU that a container asked for; not set: it has whole ones, or a part."""
 
 _GRANT: Final = "NVIDIA_VISIBLE_DEVICES"
 """The UUIDs that NVIDIA's device plugin tells the container's runtime."""

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from scanflow.accelerators.accelerator_port import Device, DeviceProcess, Inventory
 from scanflow.accelerators.mps import START, build_mps_variables
-from scanflow.accelerators.visible import MEMORY_VARIABLE, VISIBLE
+from scanflow.accelerators.visible import MEMORY_VARIABLE, SHARE_VARIABLE, VISIBLE
 from scanflow.app.quantities import round_memory
 from scanflow.app.resources import Resources
 from scanflow.errors import InvalidError, UnsupportedError
@@ -183,7 +183,9 @@ def build_device_variables(grants: Sequence[DeviceGrant], mps_directory: str | N
         if grant.sharing == "mps":
             variables |= build_mps_variables(mps_directory or "", grant.share, grant.memory_bytes)
         if grant.share < 1:  # JAX takes three quarters of a device at once, TensorFlow all of it, unless told
-            variables |= {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{grant.share:g}", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+            share = f"{grant.share:g}"
+            variables |= {SHARE_VARIABLE: share, "XLA_PYTHON_CLIENT_MEM_FRACTION": share}
+            variables["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
     return variables
 
 

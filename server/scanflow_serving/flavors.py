@@ -24,10 +24,11 @@ from scanflow.installation import explain_install
 from scanflow.instance_messages import ModelFiles
 from scanflow_serving.inference_problems import ProblemError, invalid
 from scanflow_serving.instance_gpu import (
-    check_tensorflow,
     choose_onnx_providers,
     find_out_of_device_memory,
+    has_device,
     prepare_pytorch,
+    prepare_tensorflow,
 )
 from scanflow_serving.model_examples import read_example
 from scanflow_serving.model_inputs import ModelInputs, decode_objects, decode_texts, list_trained_names, to_plain_values
@@ -91,6 +92,8 @@ def open_model(
     if flavor == "pyfunc":
         declared = replace(declared, parameters=declared.parameters or ())
         on_pytorch = "pytorch" in flavors
+        if "tensorflow" in flavors and has_device():
+            prepare_tensorflow(_import_tensorflow(who), who)
         opened = _Pyfunc(folder, declared, who, follows_node=follows_node, on_pytorch=on_pytorch)
         if on_pytorch:  # for shapes and types that it does not take; where memory is short, a subclass
             opened.input_errors = (RuntimeError,)
@@ -212,7 +215,7 @@ class _Keras(Predictor):
 
     def __init__(self, file: Path, declared: NodeSignature, who: str) -> None:
         tensorflow = _import_tensorflow(who)
-        check_tensorflow(tensorflow, who)
+        prepare_tensorflow(tensorflow, who)
         import keras
 
         model: Any = keras.saving.load_model(str(file), compile=False)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-from scanflow.accelerators.visible import HOLDER_VARIABLE, MEMORY_VARIABLE
+from scanflow.accelerators.visible import HOLDER_VARIABLE, MEMORY_VARIABLE, SHARE_VARIABLE
 from scanflow.errors import UnsupportedError
 
+_log = logging.getLogger(__name__)
 _OUT_OF_MEMORY: Final = {"OutOfMemoryError", "ResourceExhaustedError"}
 """The exceptions of PyTorch and TensorFlow."""
+
+_CUDA_BYTES: Final = 512 * 2**20
+"""What CUDA and its kernels take in a process beside its arrays, about: a share is of all that the process holds."""
 
 _WORDS: Final = ("cuda out of memory", "cuda error: out of memory", "cudaerrormemoryallocation", "cuda failure 2:")
 _ONNX_MODULES: Final = ("onnxruntime",)
@@ -27,9 +32,12 @@ def has_device(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def find_memory_limit(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Return the bytes of its GPU's memory that it may use; None: not bounded."""
+    """Return the bytes of its share of a GPU that models may use; None: it has whole GPUs, or no bound."""
     value = environ.get(MEMORY_VARIABLE, "")
-    return int(value) if value.isdecimal() else None
+    if SHARE_VARIABLE not in environ or not value.isdecimal():
+        return None
+    share = int(value)
+    return max(share // 2, share - _CUDA_BYTES)
 
 
 def choose_onnx_providers(available: list[str], version: str, who: str) -> list[Any]:
@@ -73,17 +81,27 @@ def prepare_pytorch(who: str) -> None:
         torch.cuda.set_per_process_memory_fraction(limit / total)
 
 
-def check_tensorflow(tensorflow: Any, who: str) -> None:
-    """Check that TensorFlow can use the GPU that was granted.
+def prepare_tensorflow(tensorflow: Any, who: str) -> None:
+    """Check that TensorFlow can use the GPU that was granted, and bound its memory before it is used.
 
     Raises:
         UnsupportedError: it cannot, and would silently compute on cores.
     """
-    if has_device() and not tensorflow.config.list_physical_devices("GPU"):
+    if not has_device():
+        return
+    config, limit = tensorflow.config, find_memory_limit()
+    devices = config.list_physical_devices("GPU")
+    if not devices:
         raise UnsupportedError(
             f"{who} is to run on the GPU that was granted, and this TensorFlow {tensorflow.__version__} finds none. "
             "Install tensorflow[and-cuda] in place of tensorflow-cpu, or remove gpu from its resources."
         )
+    if limit is not None:
+        bound = [config.LogicalDeviceConfiguration(memory_limit=limit // 2**20)]
+        try:
+            config.set_logical_device_configuration(devices[0], bound)
+        except RuntimeError:  # the user's code has computed with it before
+            _log.warning("%s is not bounded to its share of the GPU, as TensorFlow was in use before.", who)
 
 
 def is_out_of_device_memory(error: BaseException) -> bool:

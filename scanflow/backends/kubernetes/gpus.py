@@ -15,11 +15,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
-from scanflow.accelerators.visible import HOLDER_VARIABLE
+from scanflow.accelerators.visible import HOLDER_VARIABLE, SHARE_VARIABLE
 from scanflow.app.quantities import round_memory
 from scanflow.app.resources import Resources
 from scanflow.backends.kubernetes.kinds import Manifest, drop_empty
-from scanflow.backends.pod_devices import SHARE_VARIABLE
 from scanflow.errors import UnsupportedError
 
 Vendor = Literal["nvidia", "amd"]

@@ -272,6 +272,7 @@ def test_a_rank_is_bounded_to_its_own_share() -> None:
         "SCANFLOW_GPU_MEMORY_BYTES": str(8 * 2**30),
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=8192M",
+        "SCANFLOW_GPU_SHARE": "0.5",
         "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5",
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
     }

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from scanflow.accelerators.accelerator_port import Accelerators, NoAccelerators
-from scanflow.accelerators.visible import HOLDER_VARIABLE
-from scanflow.backends.pod_devices import SHARE_VARIABLE, read_pod_devices
+from scanflow.accelerators.visible import HOLDER_VARIABLE, SHARE_VARIABLE
+from scanflow.backends.pod_devices import read_pod_devices
 from scanflow.testing.accelerators import GIB, FakeAccelerators, make_gpu, make_mig_gpu
 
 POD = {HOLDER_VARIABLE: "pod"}

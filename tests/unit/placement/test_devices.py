@@ -169,6 +169,7 @@ def test_a_share_is_bounded_by_the_multi_process_service_where_it_runs() -> None
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=20480M",
         "SCANFLOW_GPU_MEMORY_BYTES": str(20 * GIB),
+        "SCANFLOW_GPU_SHARE": "0.25",
         "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.25",
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import weakref
 from dataclasses import replace
@@ -13,13 +15,14 @@ import pytest
 
 from scanflow.errors import UnsupportedError, UsageError
 from scanflow.instance_messages import ModelFiles, Node, Revision
+from scanflow.testing.accelerators import GIB
 from scanflow_serving.components import load_component, make_component_problem
 from scanflow_serving.flavors import open_model
 from scanflow_serving.instance_gpu import (
-    check_tensorflow,
     choose_onnx_providers,
     is_out_of_device_memory,
     prepare_pytorch,
+    prepare_tensorflow,
 )
 from scanflow_serving.signature import NodeSignature
 from tests.unit.serving.serving_harness import Instance, instance, make_desired_state, node, wait_in_loop, write_class
@@ -31,6 +34,7 @@ CUDA = ["CUDAExecutionProvider", "CPUExecutionProvider"]
 def allocated_device(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setenv("SCANFLOW_DEVICES_OF", "services/w/instances/1/1")
     monkeypatch.delenv("SCANFLOW_GPU_MEMORY_BYTES", raising=False)
+    monkeypatch.delenv("SCANFLOW_GPU_SHARE", raising=False)
     return monkeypatch
 
 
@@ -43,8 +47,11 @@ def test_onnx_runs_on_the_allocated_gpu_within_its_share(allocated_device: pytes
     (cuda, options), cpu = choose_onnx_providers(CUDA, "1.30", "The model 'm'")
     assert (cuda, cpu) == ("CUDAExecutionProvider", "CPUExecutionProvider")
     assert "gpu_mem_limit" not in options
-    allocated_device.setenv("SCANFLOW_GPU_MEMORY_BYTES", "1024")
-    assert choose_onnx_providers(CUDA, "1.30", "The model 'm'")[0][1]["gpu_mem_limit"] == "1024"
+    allocated_device.setenv("SCANFLOW_GPU_MEMORY_BYTES", str(8 * GIB))
+    assert "gpu_mem_limit" not in choose_onnx_providers(CUDA, "1.30", "The model 'm'")[0][1]  # a whole one
+    allocated_device.setenv("SCANFLOW_GPU_SHARE", "0.1")
+    limit = choose_onnx_providers(CUDA, "1.30", "The model 'm'")[0][1]["gpu_mem_limit"]
+    assert limit == str(8 * GIB - GIB // 2)  # less what CUDA itself takes
     allocated_device.delenv("SCANFLOW_DEVICES_OF")
     assert choose_onnx_providers(CUDA, "1.30", "The model 'm'") == ["CPUExecutionProvider"]
 
@@ -82,12 +89,12 @@ def test_a_tensorflow_that_finds_no_gpu_is_refused_on_one(allocated_device: pyte
     with pytest.raises(
         UnsupportedError, match=r"this TensorFlow 2.21 finds none. Install tensorflow.and-cuda. in place"
     ):
-        check_tensorflow(tensorflow, "The model 'm'")
+        prepare_tensorflow(tensorflow, "The model 'm'")
     devices.append("GPU:0")
-    check_tensorflow(tensorflow, "The model 'm'")
+    prepare_tensorflow(tensorflow, "The model 'm'")
     devices.clear()
     allocated_device.delenv("SCANFLOW_DEVICES_OF")
-    check_tensorflow(tensorflow, "The model 'm'")
+    prepare_tensorflow(tensorflow, "The model 'm'")
 
 
 @pytest.mark.parametrize(
@@ -252,18 +259,70 @@ async def test_a_model_that_its_gpu_has_no_memory_to_warm_up_is_refused(
         load_component(Node(name="m", model=ModelFiles(name="m", version=1, path=str(tmp_path))), threads=1)
 
 
-@pytest.mark.parametrize(("limit", "fraction"), [("25", 0.25), ("100", None), ("101", None)])
+TENSORFLOW = """
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+from scanflow_serving.instance_gpu import prepare_tensorflow
+
+gpu = tf.config.PhysicalDevice(name="/physical_device:GPU:0", device_type="GPU")
+tf.config.list_physical_devices()
+context.context()._physical_devices.append(gpu)
+for _ in range(2):  # for the second model as well
+    prepare_tensorflow(tf, "The model 'm'")
+configuration = tf.config.get_logical_device_configuration(gpu)
+print("limits", None if configuration is None else [device.memory_limit for device in configuration])
+"""
+
+
+@pytest.mark.parametrize(("share", "limits"), [("0.1", f"[{8 * 1024 - 512}]"), (None, "None")])
+def test_tensorflows_memory_is_bounded_by_the_share(share: str | None, limits: str) -> None:
+    """By TensorFlow itself, which is told of a GPU that is not there."""
+    pytest.importorskip("tensorflow")
+    variables = {"SCANFLOW_DEVICES_OF": "a", "SCANFLOW_GPU_MEMORY_BYTES": str(8 * GIB), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    if share is not None:
+        variables["SCANFLOW_GPU_SHARE"] = share
+    ran = subprocess.run(
+        [sys.executable, "-c", TENSORFLOW], env={**os.environ, **variables}, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == f"limits {limits}\n"
+
+
+def test_a_tensorflow_that_computed_before_is_not_bounded_and_says_so(
+    allocated_device: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("Virtual devices cannot be modified after being initialized")
+
+    config = SimpleNamespace(
+        list_physical_devices=lambda _: ["GPU:0"],
+        LogicalDeviceConfiguration=lambda memory_limit: memory_limit,
+        set_logical_device_configuration=refuse,
+    )
+    allocated_device.setenv("SCANFLOW_GPU_MEMORY_BYTES", str(8 * GIB))
+    allocated_device.setenv("SCANFLOW_GPU_SHARE", "0.1")
+    prepare_tensorflow(SimpleNamespace(config=config), "The model 'm'")
+    assert "The model 'm' is not bounded to its share of the GPU" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("share", "limit", "fraction"),
+    [("0.25", 20 * GIB, 19.5 / 80), ("0.01", GIB // 2, 0.25 / 80), (None, 80 * GIB, None)],
+)
 def test_pytorchs_memory_is_bounded_by_the_share(
-    allocated_device: pytest.MonkeyPatch, limit: str, fraction: float | None
+    allocated_device: pytest.MonkeyPatch, share: str | None, limit: int, fraction: float | None
 ) -> None:
     fractions: list[float] = []
     cuda = SimpleNamespace(
         is_available=lambda: True,
-        get_device_properties=lambda _: SimpleNamespace(total_memory=100),
+        get_device_properties=lambda _: SimpleNamespace(total_memory=80 * GIB),
         set_per_process_memory_fraction=fractions.append,
     )
     allocated_device.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
-    allocated_device.setenv("SCANFLOW_GPU_MEMORY_BYTES", limit)
+    allocated_device.setenv("SCANFLOW_GPU_MEMORY_BYTES", str(limit))
+    if share is not None:
+        allocated_device.setenv("SCANFLOW_GPU_SHARE", share)
     prepare_pytorch("The model 'm'")
     assert fractions == ([] if fraction is None else [fraction])
 
