@@ -436,7 +436,9 @@ def test_an_instance_gets_a_gpu_that_another_service_and_a_step_cannot_have(
         monkeypatch.setenv(name, value)
     (tmp_path / "app.py").write_text(SERVICE_APP)
     (tmp_path / "model.py").write_text(SERVICE_MODEL)
-    assert "gpu=1" in cli("plan", "app.py:first").stdout
+    planned = cli("plan", "app.py:first").stdout
+    assert "gpu=1" in planned
+    assert "GPU memory: what a version needs is known once it serves." in planned
     deployed = cli("deploy", "app.py:first")
     assert deployed.returncode == 0, deployed.stdout + deployed.stderr
     assert make_gpu(0).uuid in cli("predict", "first", "--data", "[[1.0]]").stdout
