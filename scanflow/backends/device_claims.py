@@ -339,7 +339,9 @@ def measure_use(inventory: Inventory, grant: DeviceGrant, session: int) -> Measu
         used if own and says_memory else None,
         others,
         excess,
-        used_bytes=used if inventory.sees_processes and says_memory and device is not None else _find_used_bytes(device, grant),
+        used_bytes=used
+        if inventory.sees_processes and says_memory and device is not None
+        else _find_used_bytes(device, grant),
         busy_share=None if whole is None else whole.busy_share,
         power_w=None if whole is None else whole.power_w,
     )

@@ -1,4 +1,4 @@
-"""What the doctor and plans say of GPUs: which nodes offer them, how, how many are free, and their driver."""
+"""What the doctor says of GPUs: which nodes offer them, how, how many are free, and their driver."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import Final, NamedTuple
 from scanflow.app.quantities import round_memory
 from scanflow.backends.findings import Finding
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.gpu_claims import is_claimed, list_device_classes
-from scanflow.backends.kubernetes.gpus import PARTS_AS_GPUS, GpuRequest, count_gpus, has_labels, list_tolerated
+from scanflow.backends.kubernetes.gpu_claims import list_device_classes
+from scanflow.backends.kubernetes.gpus import PARTS_AS_GPUS, count_gpus
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
-from scanflow.backends.kubernetes.nodes import is_schedulable
 from scanflow.errors import AccessDeniedError
 
 _WHAT: Final = "GPUs"
@@ -74,30 +73,6 @@ def check_device_classes(cluster: Cluster, settings: KubernetesSettings) -> Iter
     for name, resource in classes.items():
         if resource.startswith(_PREFIXES):
             yield Finding("✓", _CLAIMS, f"the device class {name} grants {resource}, which no node counts")
-
-
-def describe_second_version(cluster: Cluster, request: GpuRequest | None) -> tuple[str, ...]:
-    """Return for a plan whether there are GPUs for a second version of a service: it has pods, and so GPUs, of its
-    own."""
-    if request is None:
-        return ()
-    asks = f"{request.number} of {request.resource}"
-    text = f"GPUs: a second version (deployment, swap, canary, shadow) has pods of its own, and asks for {asks} more."
-    if request.claim or is_claimed(cluster, request.resource):
-        return (f"{text} Nodes do not count them. With none, its pods wait, and the first serves on.",)
-    try:
-        nodes, usage = cluster.find("Node")[0], count_usage(cluster.find("Pod")[0])
-    except AccessDeniedError:
-        return (f"{text} How many are free may not be read. With none, its pods wait, and the first serves on.",)
-    suiting = [node for node in nodes if is_schedulable(node, list_tolerated(request))]
-    free = [
-        count_gpus(node, request.resource) - usage[node["metadata"]["name"], request.resource]
-        for node in suiting
-        if has_labels(node, request.labels)
-    ]
-    if max(free, default=0) >= request.number:
-        return (f"{text} {sum(free)} are free.",)
-    return (f"{text} No node has so many free: its pods wait, and the first serves on.",)
 
 
 def count_usage(pods: Iterable[Manifest]) -> Mapping[tuple[str, str], int]:

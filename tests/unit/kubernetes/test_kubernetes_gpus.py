@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 import scanflow as sf
 from scanflow.backends.kubernetes.batch.run_checks import check_definition, plan_steps
-from scanflow.backends.kubernetes.gpu_findings import check_node_gpus, describe_second_version
+from scanflow.backends.kubernetes.gpu_findings import check_node_gpus
 from scanflow.backends.kubernetes.gpus import DevicePlugin, GpuRequest, build_gpu_request, check_gpus, explain_lack
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.nodes import list_nodes
+from scanflow.backends.kubernetes.online.gpu_notes import describe_second_version
 from scanflow.backends.run_definition import RunDefinition
 from scanflow.errors import UnsupportedError
 from scanflow.testing.memory_cluster import MemoryCluster
@@ -198,10 +199,9 @@ def test_the_doctor_says_what_nodes_offer_and_what_is_free() -> None:
 def test_a_plan_says_whether_there_are_gpus_for_the_pods_of_a_second_version() -> None:
     cluster = MemoryCluster()
     asked = request(gpu=2)
-    assert describe_second_version(cluster, None) == ()
     cluster.create(make_node("plain", {"nvidia.com/gpu": 2}, {}))
     cluster.create(make_node("cut", {"nvidia.com/gpu": 7}, {"nvidia.com/gpu.sharing-strategy": "mps"}))
-    (enough,) = describe_second_version(cluster, asked)
+    enough = describe_second_version(cluster, asked)
     assert enough == (
         "GPUs: a second version (deployment, swap, canary, shadow) has pods of its own, and asks for 2 of "
         "nvidia.com/gpu more. 2 are free."
@@ -216,5 +216,5 @@ def test_a_plan_says_whether_there_are_gpus_for_the_pods_of_a_second_version() -
             "spec": {"nodeName": "plain", "containers": [container]},
         }
     )
-    (full,) = describe_second_version(cluster, asked)
+    full = describe_second_version(cluster, asked)
     assert full.endswith("more. No node has so many free: its pods wait, and the first serves on.")

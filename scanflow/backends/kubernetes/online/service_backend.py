@@ -21,8 +21,7 @@ from scanflow.backends.kubernetes.api_errors import build_missing_kind_error
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.environment.apply import Environments
 from scanflow.backends.kubernetes.environment.tracker_manifests import resolve_tracker_uri
-from scanflow.backends.kubernetes.gpu_claims import check_device_class, explain_cluster_lack
-from scanflow.backends.kubernetes.gpu_findings import describe_second_version
+from scanflow.backends.kubernetes.gpu_claims import check_device_class
 from scanflow.backends.kubernetes.gpus import build_gpu_request, check_gpus, list_tolerated
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
@@ -32,6 +31,7 @@ from scanflow.backends.kubernetes.object_labels import REVISION, SERVICE
 from scanflow.backends.kubernetes.online import instance_pods, observed_objects
 from scanflow.backends.kubernetes.online.certificates import ServiceCertificates
 from scanflow.backends.kubernetes.online.engines import ScalingTarget, compute_scaling_target
+from scanflow.backends.kubernetes.online.gpu_notes import add_gpu_notes
 from scanflow.backends.kubernetes.online.instance_logs import ServiceLogs
 from scanflow.backends.kubernetes.online.instance_status import ServiceStatusCache, query_instances
 from scanflow.backends.kubernetes.online.object_drift import Drift, LiveObjects
@@ -165,16 +165,7 @@ class KubernetesServices:
             machine_memory_bytes=sum(node.memory_bytes for node in nodes) or UNBOUNDED,
         )
         request = build_gpu_request(build_gpu_resources(shape), self._settings.device_plugin)
-        lack = explain_cluster_lack(self._cluster, request, list_nodes(self._cluster)) if request else ""
-        asking = {node.name for node in workflow.services if lack and node.resources.gpu}
-        steps = [
-            step.model_copy(update={"notes": (*step.notes, f"fits on no node: {lack}")})
-            if step.name in asking
-            else step
-            for step in plan.steps
-        ]
-        notes = describe_second_version(self._cluster, request)
-        return plan.model_copy(update={"steps": tuple(steps), "notes": notes})
+        return add_gpu_notes(plan, workflow, self._cluster, request)
 
     def services(self, *, instances: bool = True) -> list[ServiceRecord]:
         kinds = {"Service": SERVICE, **({"Pod": _PODS} if instances else {"Deployment": SERVICE})}
