@@ -106,7 +106,7 @@ def render_evil_overview() -> str:
     return render_evil_page(
         "overview", approvals=[(requested, EVIL)], labels=1, failures=[(LinkCell(EVIL, EVIL), EVIL, EVIL)],
         drifts=[Event(at=1.0, type="drift.found", app=EVIL, data={})], running=TABLE, services=EMPTY, agents=TABLE,
-        today=TABLE, reports=[EVIL], choices=CHOICES, signs_in=True,
+        today=TABLE, devices=TABLE, reports=[EVIL], choices=CHOICES, signs_in=True,
     )  # fmt: skip
 
 

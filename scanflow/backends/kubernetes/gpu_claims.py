@@ -53,10 +53,11 @@ def check_device_class(cluster: Cluster, plugin: DevicePlugin, resources: Resour
     except AccessDeniedError:  # as with rights in one namespace
         return
     if name not in classes:
-        part = "_PART" if isinstance(resources.gpu, str) else ""
+        is_part = isinstance(resources.gpu, str)
+        setting = "SCANFLOW_KUBERNETES_GPU_PART_CLASS" if is_part else "SCANFLOW_KUBERNETES_GPU_CLASS"
         raise UnsupportedError(
             f"{who}: the cluster has no device class {name!r} to claim GPUs of, but {', '.join(classes) or 'none'}. "
-            f"Install a driver that has it, or name another: SCANFLOW_KUBERNETES_GPU{part}_CLASS=NAME. {_INSTEAD}"
+            f"Install a driver that has it, or name another: {setting}=NAME. {_INSTEAD}"
         )
 
 

@@ -303,7 +303,7 @@ def test_an_instance_waits_for_one_that_drains(tmp_path: Path, make_pool: Any) -
     service = GpuService(tmp_path, held=11)
     pool = make_pool(service)
     pool.instances[0].enter("draining", 100.0)
-    assert start(service, pool).startswith("gpu=1 is not free: GPU 0 is granted to digits/1")
+    assert "granted to digits/1, and too little of its memory for models:/digits/2" in start(service, pool)
     service.hold(0)
     assert start(service, pool) == ""
 
