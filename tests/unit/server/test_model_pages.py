@@ -111,7 +111,7 @@ def test_a_model_that_another_program_named_oddly_hides_no_other(
 
 
 def test_no_model_names_a_command_that_registers_one(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_pages, "open_tracker", lambda _context: MemoryKnowledge())
+    monkeypatch.setattr(registered_models, "open_tracker", lambda _context: MemoryKnowledge())
     with browsing(api) as ada:
         assert "<code>scanflow demo</code>" in get_read(ada, "/models").partition("No model is registered yet.")[2]
 
