@@ -228,7 +228,7 @@ def test_each_rank_of_an_mpi_job_has_its_own_gpu(
     resources = sf.Resources(cpu=0.05, memory="64Mi", gpu=1)
     job = sf.MPIWorkload(name="job", mainfile="ranks.py", resources_per_task=resources, **fields)
     workflow = sf.Workflow(name="hpc", type="mpi", nodes=[job])
-    app = sf.Application(name="gpuranks", team=TEAM, app_dir=tmp_path, workflows=[workflow])
+    app = sf.Application(name=f"ranks-{engine}", team=TEAM, app_dir=tmp_path, workflows=[workflow])
     offer.grants.clear()
     options = {"SCANFLOW_KUBERNETES_MPI_IMAGE": MPI_IMAGE, "SCANFLOW_KUBERNETES_MPI": engine}
     try:
@@ -239,6 +239,6 @@ def test_each_rank_of_an_mpi_job_has_its_own_gpu(
             logs = [deployer.logs(TaskLog(record.name, f"job.{rank}", "both")) for rank in range(2)]
             output = [b"".join(part.data for part in log).decode() for log in logs]
     finally:
-        cluster.delete("Namespace", derive_namespace("gpuranks", TEAM))
+        cluster.delete("Namespace", derive_namespace(app.name, TEAM))
     assert offer.grants == [frozenset(GPUS)]
     assert output == [f"{rank} {','.join(sorted(GPUS))}\n" for rank in range(2)]
