@@ -22,6 +22,7 @@ from scanflow.accelerators.nvml import read_accelerators
 from scanflow.accelerators.visible import HOLDER_VARIABLE, MEMORY_VARIABLE
 from scanflow.app.quantities import round_memory
 from scanflow.backends.device_load import WINDOW_S, LoadReading, RecentLoad, compute_mean
+from scanflow.backends.device_waits import DeviceWaits
 from scanflow.backends.run_records import DeviceUse
 from scanflow.errors import UnavailableError
 from scanflow.files.private import create_private_folder
@@ -32,6 +33,7 @@ from scanflow.placement.device_grants import (
     choose_devices,
     describe_process,
 )
+from scanflow.placement.device_reservations import DeviceRequest, reserve_devices
 from scanflow.processes.identity import read_start_time
 from scanflow.processes.shared_files import hold_lock, write_atomically
 from scanflow.processes.shims import read_exit, read_started
@@ -61,8 +63,12 @@ class DeviceClaim:
     @property
     def subject(self) -> str:
         """Whose it is: ``run/calm-otter-417`` or ``service/digits``."""
-        kind = "service" if self.holder.startswith("services/") else "run"
-        return f"{kind}/{self.who.partition('/')[0]}"
+        return f"{'service' if self.is_lasting else 'run'}/{self.who.partition('/')[0]}"
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether it is an instance's, which ends with its service."""
+        return self.holder.startswith("services/")
 
 
 @cache
@@ -76,6 +82,7 @@ class HomeDevices:
     def __init__(self, home: Path, find: Callable[[], Accelerators] | None = None) -> None:
         self.home, self._find = home, find or read_accelerators
         self._file, self._lock = home / "devices" / "claims.json", home / "devices" / "lock"
+        self._waits = DeviceWaits(home / "devices" / "waits.json")
 
     @cached_property
     def _accelerators(self) -> Accelerators:
@@ -92,12 +99,17 @@ class HomeDevices:
         *,
         near: Collection[int] = (),
         leaving: Collection[Path] = (),
+        avoid: Collection[str] = (),
+        since: float | None = None,
     ) -> tuple[DeviceGrant, ...] | str:
         """Choose and record the devices of an attempt that this process is about to start; or return why it waits.
 
         Args:
             near: The NUMA nodes of its cores.
             leaving: Attempts that it replaces: it shares their devices until they end, if there are no others.
+            avoid: The UUIDs of devices that it gets only if there are no others.
+            since: When it came, by ``time.monotonic()``: those who came later wait while it does, until
+                :meth:`stop_waiting`. None: it waits in no line.
 
         Raises:
             UnavailableError: the claims cannot be read or written.
@@ -105,18 +117,31 @@ class HomeDevices:
         with self._change() as claims:
             inventory, own = self.read_inventory(), self._name(folder)
             others = [claim for claim in claims if claim.holder != own]
+            ahead = self._waits.list_ahead(own, since)
             replaced = {self._name(attempt) for attempt in leaving}
-            chosen = self._choose(inventory, demand, others, near=near)
+            preferred = tuple(device for device in inventory.devices if device.uuid not in avoid)
+            chosen = self._choose(replace(inventory, devices=preferred), demand, others, ahead, near=near)
+            if isinstance(chosen, str) and len(preferred) < len(inventory.devices):
+                chosen = self._choose(inventory, demand, others, ahead, near=near)
             if isinstance(chosen, str) and any(claim.holder in replaced for claim in others):
-                chosen = self._choose(inventory, demand, others, near=near, without=replaced)
+                chosen = self._choose(inventory, demand, others, ahead, near=near, without=replaced)
             if not isinstance(chosen, str):
                 birth = read_start_time(os.getpid())
                 self._write([*others, DeviceClaim(holder=own, who=who, pid=os.getpid(), birth=birth, grants=chosen)])
+                self._waits.remove(own)
+            elif since is not None:
+                self._waits.add(own, who, demand, since)
             return chosen
+
+    def stop_waiting(self, folder: Path) -> None:
+        """Let those go first who came after an attempt that was to wait."""
+        with self._change():
+            self._waits.remove(self._name(folder))
 
     def explain_wait(self, demand: DeviceDemand) -> str:
         """Return why an attempt would have to wait for its devices now; empty: it would not."""
-        chosen = self._choose(self.read_inventory(), demand, self.list_claims())
+        ahead = self._waits.list_ahead("", None)
+        chosen = self._choose(self.read_inventory(), demand, self.list_claims(), ahead)
         return chosen if isinstance(chosen, str) else ""
 
     def _choose(
@@ -124,26 +149,24 @@ class HomeDevices:
         inventory: Inventory,
         demand: DeviceDemand,
         claims: Sequence[DeviceClaim],
+        ahead: Sequence[DeviceRequest],
         *,
         near: Collection[int] = (),
         without: Collection[str] = (),
     ) -> tuple[DeviceGrant, ...] | str:
-        """Choose beside the claims of all holders but those ``without``."""
+        """Choose beside the claims of all holders but those ``without``, and what is kept for who waits ``ahead``."""
         sessions = self._list_sessions(claims)
+
+        def is_foreign(process: DeviceProcess) -> bool:
+            return _is_foreign(process, sessions)
+
+        held = [(claim, replace(grant, owner=claim.who)) for claim in claims for grant in claim.grants]
+        lasting = [grant for claim, grant in held if claim.is_lasting]
+        reserves = reserve_devices(inventory, ahead, [grant for _, grant in held], lasting, is_foreign=is_foreign)
         # What a step starts itself shares the step's own devices.
         hidden = {*without, os.environ.get(HOLDER_VARIABLE)}
-        return choose_devices(
-            inventory,
-            demand,
-            [
-                replace(grant, owner=claim.who)
-                for claim in claims
-                if claim.holder not in hidden
-                for grant in claim.grants
-            ],
-            near=near,
-            is_foreign=lambda process: _is_foreign(process, sessions),
-        )
+        beside = [*(grant for claim, grant in held if claim.holder not in hidden), *reserves]
+        return choose_devices(inventory, demand, beside, near=near, is_foreign=is_foreign)
 
     def release(self, folder: Path) -> None:
         with self._change() as claims:

@@ -64,6 +64,9 @@ class DeviceGrant:
     owner: str = ""
     """For people, who has it: ``calm-otter-417/train``."""
 
+    is_kept: bool = False
+    """Whether it is not granted yet, but kept for one who waits: see device_reservations.py."""
+
 
 def build_demand(resources: Resources) -> DeviceDemand | None:
     """Return what resources ask for; None: no device."""
@@ -212,7 +215,13 @@ def describe_use(
     device: Device, claims: Sequence[DeviceGrant], is_foreign: Callable[[DeviceProcess], bool], inventory: Inventory
 ) -> str:
     """Return who uses a device, so that it cannot be given as a whole; empty: nobody."""
-    if own := [claim for claim in claims if claim.device == device.uuid]:
+    own = [claim for claim in claims if claim.device == device.uuid]
+    reserves = [claim for claim in own if claim.is_kept]
+    if reserves:
+        why = f"GPU {device.number} is kept for {_format_owners(reserves)}"
+        held = describe_use(device, [claim for claim in own if not claim.is_kept], is_foreign, inventory)
+        return f"{held}; {why}" if held else why
+    if own:
         share = f"{sum(claim.share for claim in own):.3g} of " if own[0].share < 1 else ""
         return f"{share}GPU {device.number} is granted to {_format_owners(own)}"
     return _describe_foreign(device.number, device.processes, is_foreign, inventory)

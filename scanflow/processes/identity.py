@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 _ENDED_STATES = {"Z", "X"}  # a zombie counts as ended
+_SUSPENDED_STATES = {"T", "t"}
 _THREADS, _START_TIME = 17, 19  # fields of proc(5), counted from the state
 
 
@@ -14,6 +15,15 @@ def read_start_time(pid: int) -> str:
         return parse_start_time(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return ""
+
+
+def is_suspended(pid: int) -> bool:
+    """Return whether a process is stopped by a signal, as by Ctrl-Z, or by a debugger."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[:1] in [[state] for state in _SUSPENDED_STATES]
 
 
 def parse_start_time(stat: str) -> str:

@@ -290,14 +290,14 @@ def test_a_device_that_fails_in_the_midst_is_named_in_the_failure(
 
 APP = """
 import scanflow as sf
-train = sf.Executor(name="train", mainfile="{file}", resources=sf.Resources(gpu=1))
+train = sf.Executor(name="train", mainfile="{file}", resources=sf.Resources(gpu={gpu}))
 app = sf.Application(name="{name}", workflows=[sf.Workflow(name="w", nodes=[train])])
 """
 
 
-def write_app(folder: Path, name: str, file: str) -> Path:
+def write_app(folder: Path, name: str, file: str, gpu: int = 1) -> Path:
     path = folder / f"{name}.py"
-    path.write_text(APP.format(name=name, file=file))
+    path.write_text(APP.format(name=name, file=file, gpu=gpu))
     return path
 
 
@@ -377,6 +377,62 @@ def test_a_gpu_stays_with_a_step_with_a_killed_driver(home: Path, tmp_path: Path
         waiting.stdout.read()
         assert waiting.wait(PATIENCE_S) == 0
     assert devices.list_claims() == []
+    run = claim.who.partition("/")[0]
+    resumed = subprocess.run([*COMMAND, "resume", run], cwd=tmp_path, env=environ, check=False, timeout=PATIENCE_S)
+    assert resumed.returncode == 0
+    (use,) = find_task(LocalBackend(Settings(home=home)).show(run), "train").devices
+    assert use.uuid == make_gpu(0).uuid, "it is known, though its claim is gone"
+
+
+def test_a_run_that_waits_for_more_gpus_is_not_overtaken_by_one_that_came_later(home: Path, tmp_path: Path) -> None:
+    machine = StubbedMachine(tmp_path, make_gpu(0), make_gpu(1))
+    environ, devices = {**os.environ, **machine.variables}, HomeDevices(home)
+    (tmp_path / "hold.py").write_text(HOLD)
+    (tmp_path / "show.py").write_text(SHOW)
+    write_app(tmp_path, "held", "hold.py")
+    write_app(tmp_path, "both", "show.py", gpu=2)
+    write_app(tmp_path, "later", "show.py")
+
+    def run(name: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*COMMAND, "run", f"{name}.py"],
+            cwd=tmp_path,
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    with run("held") as held:
+        wait_until((tmp_path / "holding").exists, "the first step runs")
+        with run("both") as both:
+            read_until(both, "a GPU for train: 1 of 2 free")
+            with run("later") as later:
+                read_until(later, "GPU 1 is kept for")
+                assert [claim.who.endswith("/train") for claim in devices.list_claims()] == [True], "GPU 1 is free"
+                (tmp_path / "go").touch()
+                assert [process.wait(PATIENCE_S) for process in (held, both, later)] == [0, 0, 0]
+    began = [read_begin(home, name) for name in ("held", "both", "later")]
+    assert began == sorted(began)
+    assert devices.list_claims() == []
+
+
+def read_until(process: subprocess.Popen[str], text: str) -> None:
+    """Read what a process prints until a line has a text."""
+    assert process.stdout is not None
+    lines = []
+    while text not in (line := process.stdout.readline()):
+        lines.append(line)
+        assert line, "".join(lines)
+
+
+def read_begin(home: Path, app: str) -> float:
+    """Return when the step of an application's only run began."""
+    backend = LocalBackend(Settings(home=home))
+    (summary,) = backend.runs(app=app, limit=2)
+    began = backend.show(str(summary.name)).tasks[0].began
+    assert began is not None
+    return began
 
 
 @sees_processes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,7 +17,9 @@ from scanflow.accelerators.visible import is_driver_loaded
 from scanflow.backends.device_claims import HomeDevices, MeasuredUse, SeenUse, measure_use
 from scanflow.errors import UnavailableError
 from scanflow.placement.device_grants import DeviceDemand, DeviceGrant
+from scanflow.processes.identity import is_suspended
 from scanflow.testing.accelerators import GIB, FakeAccelerators, make_gpu, make_mig_gpu
+from tests.waiting import wait_until
 
 ONE = DeviceDemand()
 
@@ -211,3 +214,60 @@ def test_what_is_seen_of_an_attempt_is_its_mean_of_the_last_minute_and_what_it_h
     assert [(use.busy_share, use.power_w) for use in uses] == [(0.55, 301.0), (0.1, None)]
     assert [(use.peak_bytes, use.used_bytes, use.memory_share) for use in uses] == [(2 * GIB, 0, 0.0), (None, 0, 0.0)]
     assert seen.compute_busy_share(0.0) == pytest.approx(0.15)
+
+
+def test_who_came_later_waits_until_the_first_has_its_devices_or_gives_up(home: Path) -> None:
+    devices = open_devices(home, make_gpu(0), make_gpu(1))
+    two = DeviceDemand(count=2)
+    assert take(devices, home / "first") == [0]
+    assert isinstance(devices.take(home / "big", "big", two, since=1.0), str)
+    why = "GPU 0 is granted to first; GPU 1 is kept for big, which waits for gpu=2"
+    assert take(devices, home / "small", since=2.0) == why
+    assert devices.explain_wait(ONE) == why
+    assert take(devices, home / "earlier", since=0.5) == [1]
+    devices.release(home / "earlier")
+    devices.stop_waiting(home / "big")
+    assert take(devices, home / "small", since=2.0) == [1]
+
+
+def test_one_that_is_suspended_or_gone_keeps_nobody_waiting(home: Path) -> None:
+    devices = open_devices(home, make_gpu(0), make_gpu(1))
+    assert take(devices, home / "first") == [0]
+    program = (
+        "from pathlib import Path; from scanflow.backends.device_claims import HomeDevices;"
+        "from scanflow.placement.device_grants import DeviceDemand;"
+        "from scanflow.testing.accelerators import FakeAccelerators, make_gpu;"
+        f"home = Path({str(home)!r}); devices = HomeDevices(home, lambda: FakeAccelerators(make_gpu(0), make_gpu(1)));"
+        "print(devices.take(home / 'big', 'big', DeviceDemand(count=2), since=1.0), flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as waiting:
+        assert waiting.stdout is not None
+        assert waiting.stdout.readline().startswith("1 of 2 free")
+        assert "kept for big" in take(devices, home / "small", since=2.0)
+        waiting.send_signal(signal.SIGSTOP)
+        wait_until(lambda: is_suspended(waiting.pid), "it is suspended")
+        assert take(devices, home / "small", since=2.0) == [1]
+        devices.release(home / "small")
+        waiting.send_signal(signal.SIGCONT)
+        wait_until(lambda: not is_suspended(waiting.pid), "it goes on")
+        assert "kept for big" in take(devices, home / "small", since=2.0)
+        waiting.kill()
+    assert take(devices, home / "small", since=2.0) == [1]
+
+
+def test_what_a_step_starts_itself_does_not_wait_for_one_that_waits_for_the_step(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices = open_devices(home)
+    assert take(devices, home / "outer") == [0]
+    assert take(devices, home / "next", since=1.0) == "GPU 0 is granted to outer"
+    monkeypatch.setenv("SCANFLOW_DEVICES_OF", "outer")
+    assert take(devices, home / "inner", since=2.0) == [0]
+
+
+def test_a_device_that_is_avoided_is_taken_only_if_there_is_no_other(home: Path) -> None:
+    devices = open_devices(home, make_gpu(0), make_gpu(1))
+    assert take(devices, home / "a", avoid=[make_gpu(0).uuid]) == [1]
+    assert take(devices, home / "b", avoid=[make_gpu(0).uuid]) == [0]

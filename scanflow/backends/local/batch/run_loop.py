@@ -131,6 +131,7 @@ class RunEngine:
             self._shims.warm_up()
             self._pool = stack.enter_context(ThreadPoolExecutor(self._workers, thread_name_prefix="scanflow-wait"))
             # Functions take turns (function_threads.py): more threads would only contend for the interpreter.
+            stack.callback(self._waiting.close)
             self._functions = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="scanflow-step"))
             if any(node.in_process for node in self._workflow.steps):
                 self._turn, self._log_to = choose_turn(), stack.enter_context(capture_streams())
@@ -151,11 +152,14 @@ class RunEngine:
             while (step := self._progress.take_next_ready()) is not None:
                 self._open(step)
             self._requeue_due()
-            if (waiting := self._waiting.pop_next()) is not None:
-                self._queue.appendleft(waiting)
-            if not (self._queue and self._budget.take(self._queue[0].share)):
+            waiting = self._waiting.find_next()
+            task = waiting or (self._queue[0] if self._queue else None)
+            if task is None or not self._budget.take(task.share):
+                if waiting is not None:
+                    self._waiting.pause(waiting.name)
                 break
-            self._begin(self._queue.popleft())  # one at a time: a cached task makes others ready at once
+            (self._queue.popleft if waiting is None else self._waiting.pop_next)()
+            self._begin(task)  # one at a time: a cached task makes others ready at once
         busy = bool(self._running or self._threads or self._parked)
         return busy or (not self._stopping and bool(self._retries or self._queue or self._waiting))
 
@@ -243,7 +247,7 @@ class RunEngine:
             return
         task.was_stop_requested = (folder / "stop").exists()
         self._budget.hold(task.share)
-        self._devices.adopt(folder)
+        self._devices.adopt(task.name, folder)
         if exit_ is not None:
             self._end_process(task, folder, exit_)
             return
@@ -262,7 +266,7 @@ class RunEngine:
             if task.node.cache and (origin := self._cache.reuse(task.node, task.name, parameters)) is not None:
                 self._end_reused(task, origin)
                 return
-            if self._devices.asks(task.node) and not self._take_devices(task):
+            if self._devices.find_demand(task.node) is not None and not self._take_devices(task):
                 return
             task.attempt += 1
             began = TaskRecord(
@@ -283,6 +287,7 @@ class RunEngine:
                 self._shims.start(folder)
         except ScanflowError as error:
             self._budget.release(task.share)
+            self._waiting.pause(task.name)
             self._devices.release(self._locate_attempt(task))
             self._end(
                 task, build_task_record(task.node.name, task.name, describe_refusal(error), attempts=task.attempt)
@@ -383,7 +388,9 @@ class RunEngine:
 
     def _end_process(self, task: _Task, folder: Path, exit_: Exit) -> None:
         self._budget.release(task.share)
-        devices, is_over = self._devices.describe(folder), self._devices.is_over_share(folder)
+        before, is_over = self._known.get(task.name), self._devices.is_over_share(folder)
+        earlier = before.devices if before is not None and before.attempts == task.attempt else ()
+        devices = self._devices.describe(folder) or earlier  # an adopted one's claim may be gone with its process
         failure = None if exit_.succeeded else describe_process_failure(exit_, folder, task.node.timeout_s)
         failure = None if failure is None else self._devices.explain_failure(folder, failure)
         if self._devices.release(folder):

@@ -3,8 +3,10 @@ needed only (``task_devices.py``)."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
+import time
+from bisect import insort
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -21,17 +23,26 @@ _T = TypeVar("_T")
 class StepDevices(Protocol):
     """Takes, watches and gives back the devices of one run's attempts. Not thread-safe."""
 
-    def asks(self, node: Executor) -> bool: ...
+    def find_demand(self, node: Executor) -> Hashable | None:
+        """Return what a step asks for; None: no device. Equal ones can be met by the same devices."""
+        ...
 
-    def take(self, node: Executor, task: StepName, folder: Path) -> str:
+    def take(self, node: Executor, task: StepName, folder: Path, since: float) -> str:
         """Take the devices of an attempt; return why it has to wait, or nothing.
+
+        Args:
+            since: When it came, by ``time.monotonic()``.
 
         Raises:
             UnsupportedError: the machine has no such devices any more.
         """
         ...
 
-    def adopt(self, folder: Path) -> None:
+    def stop_waiting(self, folder: Path) -> None:
+        """Let those go first who came after an attempt that had to wait."""
+        ...
+
+    def adopt(self, task: StepName, folder: Path) -> None:
         """Take over the devices of an attempt that an earlier driver started."""
         ...
 
@@ -63,13 +74,16 @@ class StepDevices(Protocol):
 class NoStepDevices:
     """See :class:`StepDevices`: no step asks for one, and there are none to hide."""
 
-    def asks(self, node: Executor) -> bool:  # noqa: ARG002
-        return False
+    def find_demand(self, node: Executor) -> Hashable | None:  # noqa: ARG002
+        return None
 
-    def take(self, node: Executor, task: StepName, folder: Path) -> str:  # noqa: ARG002
+    def take(self, node: Executor, task: StepName, folder: Path, since: float) -> str:  # noqa: ARG002
         return ""
 
-    def adopt(self, folder: Path) -> None:
+    def stop_waiting(self, folder: Path) -> None:
+        pass
+
+    def adopt(self, task: StepName, folder: Path) -> None:
         pass
 
     def release(self, folder: Path) -> bool:  # noqa: ARG002
@@ -97,16 +111,21 @@ def names_devices(workflow: Workflow) -> bool:
 
 
 class DeviceQueue(Generic[_T]):
-    """The tasks that wait for a device: first come, first served. Those that need none go on meanwhile."""
+    """The tasks of a run that wait for a device. Those that ask for the same stand in one line, whose first one waits
+    in the home's order; tasks that need none go on meanwhile."""
 
-    def __init__(self, devices: StepDevices) -> None:
-        self._devices = devices
-        self._tasks: deque[_T] = deque()
-        self._next: _T | None = None
-        self._retry = False
+    def __init__(self, devices: StepDevices, clock: Callable[[], float] = time.monotonic) -> None:
+        self._devices, self._clock = devices, clock
+        self._lines: dict[Hashable, list[_Waiter[_T]]] = {}
+        self._open = set[Hashable]()
+        """The lines for whose first one there may be a device."""
+
+        self._came = dict[StepName, float]()
+        self._known = dict[StepName, Path]()
+        """The attempts that wait in the home's order."""
 
     def __len__(self) -> int:
-        return len(self._tasks)
+        return sum(map(len, self._lines.values()))
 
     def take(self, task: _T, node: Executor, name: StepName, folder: Path) -> str:
         """Take the devices of a task's attempt; where none are free, queue it, and return why.
@@ -114,24 +133,54 @@ class DeviceQueue(Generic[_T]):
         Raises:
             UnsupportedError: the machine has no such devices any more.
         """
-        is_next, self._next = task is self._next, None
-        first = is_next or not self._tasks
-        why = self._devices.take(node, name, folder) if first else "others wait for one before it"
-        if not why:
-            self._retry = True  # there may be one for the next as well
-        elif is_next:
-            self._tasks.appendleft(task)
+        demand, came = self._devices.find_demand(node), self._came.setdefault(name, self._clock())
+        line = self._lines.setdefault(demand, [])
+        if line and line[0].came < came:
+            why = f"{line[0].name} waits before it"
         else:
-            self._tasks.append(task)
+            self._known[name] = folder
+            why = self._devices.take(node, name, folder, came)
+            self._open.discard(demand)
+        if why:
+            insort(line, _Waiter(came, name, task), key=lambda waiter: waiter.came)
+        else:
+            del self._came[name], self._known[name]
+            self._open.add(demand)  # there may be one for the next as well
         return why
 
     def retry(self) -> None:
         """Note that a device may have become free."""
-        self._retry = True
+        self._open.update(self._lines)
 
-    def pop_next(self) -> _T | None:
-        """Return the task that is to try again, if a device may be free."""
-        if not self._tasks or not self._retry:
-            return None
-        self._retry, self._next = False, self._tasks.popleft()
-        return self._next
+    def find_next(self) -> _T | None:
+        """Return the task that is to try again next: of those for which a device may be free, the one that came
+        first."""
+        line = self._find_line()
+        return None if line is None else self._lines[line][0].task
+
+    def pop_next(self) -> None:
+        """Take that task out of its line."""
+        line = self._find_line()
+        assert line is not None
+        self._open.discard(line)
+        del self._lines[line][0]
+
+    def _find_line(self) -> Hashable | None:
+        lines = [demand for demand in self._open if self._lines.get(demand)]
+        return min(lines, key=lambda demand: self._lines[demand][0].came, default=None)
+
+    def pause(self, name: StepName) -> None:
+        """Let tasks of other runs go first meanwhile: a task cannot start for another reason."""
+        if (folder := self._known.pop(name, None)) is not None:
+            self._devices.stop_waiting(folder)
+
+    def close(self) -> None:
+        for name in list(self._known):
+            self.pause(name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiter(Generic[_T]):
+    came: float
+    name: StepName
+    task: _T

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from scanflow.accelerators.accelerator_port import Inventory
 from scanflow.accelerators.visible import VISIBLE
@@ -30,6 +31,10 @@ from scanflow.placement.sysfs import read_topology
 from scanflow.placement.topology import Topology
 from scanflow.processes.shims import read_started
 from scanflow.text.failures import Failure
+
+MISSING_S: Final = 60.0
+"""How long a task that waits for a GPU waits for one that was there when its run began, and is gone: a reset, or a
+driver that is loaded again, takes some seconds."""
 
 
 def check_devices(workflow: Workflow, devices: HomeDevices) -> None:
@@ -61,6 +66,7 @@ def _build_step_demand(node: Executor) -> DeviceDemand | None:
 
 @dataclass(slots=True)
 class _AttemptDevices:
+    task: StepName
     grants: tuple[DeviceGrant, ...]
     seen: SeenUse = field(default_factory=SeenUse)
 
@@ -79,25 +85,53 @@ class TaskDevices:
         run: RunName,
         workflow: Workflow,
         read_machine: Callable[[], Topology] = read_topology,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._devices, self._run, self._read_machine = devices, run, read_machine
+        self._devices, self._run, self._read_machine, self._clock = devices, run, read_machine, clock
+        self._missing = dict[DeviceDemand, float]()
+        self._failed_on = dict[StepName, set[str]]()
         self._held: dict[Path, _AttemptDevices] = {}
         self._demands = {node.name: _build_step_demand(node) for node in workflow.steps}
         # Where none can be granted, nothing is hidden: a step uses what it finds, as before.
         self._hides = bool(devices.read_inventory().devices)
 
-    def asks(self, node: Executor) -> bool:
-        return self._demands.get(node.name) is not None
+    def find_demand(self, node: Executor) -> DeviceDemand | None:
+        return self._demands.get(node.name)
 
-    def take(self, node: Executor, task: StepName, folder: Path) -> str:
+    def take(self, node: Executor, task: StepName, folder: Path, since: float) -> str:
         demand = self._demands[node.name]
         assert demand is not None
-        taken = self._devices.take(folder, f"{self._run}/{task}", demand, near=self._list_near(node))
+        taken = self._devices.take(
+            folder,
+            f"{self._run}/{task}",
+            demand,
+            near=self._list_near(node),
+            avoid=self._failed_on.get(task, ()),
+            since=since,
+        )
         if isinstance(taken, str):
-            check_demand(self._devices.read_inventory(), demand)  # a device may have failed since the run began
-            return taken
-        self._held[folder] = _AttemptDevices(taken)
+            return self._explain_missing(demand) or taken
+        self._held[folder] = _AttemptDevices(task, taken)
+        self._missing.pop(demand, None)
         return ""
+
+    def _explain_missing(self, demand: DeviceDemand) -> str:
+        """Return what is missing of what there was when the run began; empty: nothing.
+
+        Raises:
+            UnsupportedError: it does not come back.
+        """
+        try:
+            check_demand(self._devices.read_inventory(), demand)
+        except UnsupportedError as error:
+            if self._clock() - self._missing.setdefault(demand, self._clock()) > MISSING_S:
+                raise
+            return str(error).rstrip(".")
+        self._missing.pop(demand, None)
+        return ""
+
+    def stop_waiting(self, folder: Path) -> None:
+        self._devices.stop_waiting(folder)
 
     def _list_near(self, node: Executor) -> tuple[int, ...]:
         """Return the NUMA nodes of the cores that a step may use; none: those of all."""
@@ -107,9 +141,9 @@ class TaskDevices:
             cpus = list_cpus_avoiding(ServicesHome(self._devices.home / "services"), node.avoid_services, topology)
         return topology.list_nearest_memory(cpus)
 
-    def adopt(self, folder: Path) -> None:
+    def adopt(self, task: StepName, folder: Path) -> None:
         if grants := self._devices.list_grants(folder):
-            self._held[folder] = _AttemptDevices(grants)
+            self._held[folder] = _AttemptDevices(task, grants)
 
     def release(self, folder: Path) -> bool:
         if self._held.pop(folder, None) is None:
@@ -144,6 +178,7 @@ class TaskDevices:
         held = self._held.get(folder)
         if held is None:
             return failure
+        self._failed_on.setdefault(held.task, set()).update(grant.device for grant in held.grants)
         if held.seen.excess:
             return Failure(summary="stopped: it used more than its share of a GPU", cause=held.seen.excess)
         devices = {device.uuid: device for device in self._devices.read_inventory().devices}
