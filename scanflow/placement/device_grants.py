@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from scanflow.accelerators.accelerator_port import Device, DeviceProcess, Inventory
 from scanflow.accelerators.mps import START, build_mps_variables
+from scanflow.accelerators.usable_memory import compute_usable_bytes
 from scanflow.accelerators.visible import MEMORY_VARIABLE, SHARE_VARIABLE, VISIBLE
 from scanflow.app.quantities import round_memory
 from scanflow.app.resources import Resources
@@ -60,6 +61,9 @@ class DeviceGrant:
     share: float = 1.0
     memory_bytes: int | None = None
     """Of a share, the most it may use; else what the device or part has."""
+
+    device_bytes: int | None = None
+    """The memory of the whole device; None: unknown."""
 
     owner: str = ""
     """For people, who has it: ``calm-otter-417/train``."""
@@ -172,7 +176,12 @@ def _choose_copies(
 def _build_grant(device: Device, **changes: Any) -> DeviceGrant:
     """Return the grant of a whole device, or with ``changes`` of a part or share of it."""
     grant = DeviceGrant(
-        uuid=device.uuid, device=device.uuid, number=device.number, name=device.name, memory_bytes=device.memory_bytes
+        uuid=device.uuid,
+        device=device.uuid,
+        number=device.number,
+        name=device.name,
+        memory_bytes=device.memory_bytes,
+        device_bytes=device.memory_bytes,
     )
     return replace(grant, **changes)
 
@@ -186,10 +195,17 @@ def build_device_variables(grants: Sequence[DeviceGrant], mps_directory: str | N
         if grant.sharing == "mps":
             variables |= build_mps_variables(mps_directory or "", grant.share, grant.memory_bytes)
         if grant.share < 1:  # JAX takes three quarters of a device at once, TensorFlow all of it, unless told
-            share = f"{grant.share:g}"
-            variables |= {SHARE_VARIABLE: share, "XLA_PYTHON_CLIENT_MEM_FRACTION": share}
-            variables["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
+            variables |= {SHARE_VARIABLE: f"{grant.share:g}", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+            variables |= _build_jax_variables(grant)
     return variables
+
+
+def _build_jax_variables(grant: DeviceGrant) -> dict[str, str]:
+    """Return what JAX may take at once of a share: of what the whole device has, not of the share."""
+    if grant.memory_bytes is None or not grant.device_bytes:
+        return {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    fraction = compute_usable_bytes(grant.memory_bytes) / grant.device_bytes
+    return {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{math.floor(fraction * 10**6) / 10**6:.6f}"}
 
 
 def merge_grants(grants: Iterable[DeviceGrant]) -> tuple[DeviceGrant, ...]:

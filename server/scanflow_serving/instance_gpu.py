@@ -9,15 +9,13 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
+from scanflow.accelerators.usable_memory import compute_usable_bytes
 from scanflow.accelerators.visible import HOLDER_VARIABLE, MEMORY_VARIABLE, SHARE_VARIABLE
 from scanflow.errors import UnsupportedError
 
 _log = logging.getLogger(__name__)
 _OUT_OF_MEMORY: Final = {"OutOfMemoryError", "ResourceExhaustedError"}
 """The exceptions of PyTorch and TensorFlow."""
-
-_CUDA_BYTES: Final = 512 * 2**20
-"""What CUDA and its kernels take in a process beside its arrays, about: a share is of all that the process holds."""
 
 _WORDS: Final = ("cuda out of memory", "cuda error: out of memory", "cudaerrormemoryallocation", "cuda failure 2:")
 _ONNX_MODULES: Final = ("onnxruntime",)
@@ -36,8 +34,7 @@ def find_memory_limit(environ: Mapping[str, str] = os.environ) -> int | None:
     value = environ.get(MEMORY_VARIABLE, "")
     if SHARE_VARIABLE not in environ or not value.isdecimal():
         return None
-    share = int(value)
-    return max(share // 2, share - _CUDA_BYTES)
+    return compute_usable_bytes(int(value))
 
 
 def choose_onnx_providers(available: list[str], version: str, who: str) -> list[Any]:

@@ -265,7 +265,15 @@ def test_as_many_ranks_as_possible_get_gpus_near_their_cores(nodes: list[int | N
 
 
 def test_a_rank_is_bounded_to_its_own_share() -> None:
-    half = DeviceGrant(uuid="GPU-a", device="GPU-a", number=0, sharing="mps", share=0.5, memory_bytes=8 * 2**30)
+    half = DeviceGrant(
+        uuid="GPU-a",
+        device="GPU-a",
+        number=0,
+        sharing="mps",
+        share=0.5,
+        memory_bytes=8 * 2**30,
+        device_bytes=80 * 2**30,
+    )
     variables = build_rank_variables([half])
     assert variables == {
         "CUDA_VISIBLE_DEVICES": "GPU-a",
@@ -273,7 +281,7 @@ def test_a_rank_is_bounded_to_its_own_share() -> None:
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=8192M",
         "SCANFLOW_GPU_SHARE": "0.5",
-        "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5",
+        "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.093750",
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
     }
     assert build_device_variables([half, half])["CUDA_VISIBLE_DEVICES"] == "GPU-a"

@@ -170,12 +170,37 @@ def test_a_share_is_bounded_by_the_multi_process_service_where_it_runs() -> None
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=20480M",
         "SCANFLOW_GPU_MEMORY_BYTES": str(20 * GIB),
         "SCANFLOW_GPU_SHARE": "0.25",
-        "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.25",
+        "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.243750",  # 19.5 of 80 GiB: CUDA takes the rest
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
     }
     sliced = build_device_variables(choose(TWO, demand(gpu=0.25)))
     assert not any(name.startswith("CUDA_MPS") for name in sliced)
     assert sliced["SCANFLOW_GPU_MEMORY_BYTES"] == str(20 * GIB)
+
+
+@pytest.mark.parametrize("inventory", [TWO, MPS])
+@given(
+    share=st.integers(1, 99).map(lambda percent: percent / 100),
+    memory=st.none() | st.integers(64, 80 * 1024).map(lambda mebibytes: f"{mebibytes}Mi"),
+)
+def test_what_jax_takes_at_once_fits_the_bound(inventory: Inventory, share: float, memory: str | None) -> None:
+    """The oracle is XLA's own rule: it takes the fraction of all memory that the device has. CUDA takes 512 MiB more,
+    of which a bound below 1 GiB leaves half of it."""
+    (grant,) = choose(inventory, demand(gpu=share, gpu_memory=memory))
+    variables = build_device_variables([grant])
+    bound = int(variables["SCANFLOW_GPU_MEMORY_BYTES"])
+    taken = float(variables["XLA_PYTHON_CLIENT_MEM_FRACTION"]) * 80 * GIB
+    cuda = min(GIB // 2, bound / 2)
+    assert bound - cuda - 80 * GIB / 10**6 <= taken + 1
+    assert taken <= bound - cuda + 1
+    assert "XLA_PYTHON_CLIENT_PREALLOCATE" not in variables
+
+
+def test_jax_takes_nothing_at_once_of_a_device_whose_memory_is_unknown() -> None:
+    (grant,) = choose(MPS, demand(gpu=0.5, gpu_memory="8Gi"))
+    variables = build_device_variables([replace(grant, device_bytes=None)])
+    assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in variables
+    assert variables["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
 
 
 amounts = st.integers(1, 3) | st.integers(1, 99).map(lambda percent: percent / 100) | st.just("1g.10gb")
