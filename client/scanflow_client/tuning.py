@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from scanflow.accelerators.accelerator_port import Inventory
+from scanflow.app.quantities import format_count
 from scanflow.backends.device_claims import HomeDevices
 from scanflow.errors import InvalidError, MissingExtraError, UnavailableError, UsageError
 from scanflow.installation import explain_install
@@ -97,12 +98,14 @@ def build_search_space(
     free = machine.effective_count - math.ceil(sum(grant.cores for grant in beside))
     own = None if shape.cores is None else max(1, shape.instances) * shape.cores
     budget = cores if cores is not None else free if own is None else math.floor(own)
-    if not 1 <= budget <= free:
+    if not 1 <= free >= budget:
+        less = f"set its cores (--cores {free}), or " if free else ""
         raise InvalidError(
-            f"A copy of {target.workflow.name!r} with {budget} cores does not fit: {free} of {machine.effective_count} "
-            "are free beside the running services. Set its cores (--cores 2), or delete or scale down another service "
-            "meanwhile."
+            f"A copy of {target.workflow.name!r} with {format_count(max(1, budget), 'core')} does not fit: {free} of "
+            f"{machine.effective_count} are free beside the running services. To search all the same, {less}delete or "
+            "scale down another service meanwhile."
         )
+    _check_divisible(target, budget, most=free)
     space = SearchSpace(topology=machine, cores=budget, beside=tuple(beside), batches=tuple(batches), gpus=gpus)
     default = build_candidate(shape, budget)
     if gpus is not None:
@@ -113,6 +116,13 @@ def build_search_space(
             "down another service meanwhile."
         )
     return space, default
+
+
+def _check_divisible(target: TuningTarget, budget: int, *, most: int) -> None:
+    if budget < 1:
+        raise InvalidError(
+            f"{target.workflow.name!r} has less than a core, which cannot be divided. Give more: --cores {min(2, most)}"
+        )
 
 
 def build_device_budget(target: TuningTarget, devices: HomeDevices, *, gpus: int | None) -> DeviceBudget | None:
@@ -176,10 +186,7 @@ def build_cluster_space(
     if cores is None and shape.cores is None:
         raise InvalidError(f"The cores for {target.workflow.name!r} are unknown. Give a budget: --cores 2")
     budget = cores if cores is not None else math.floor(max(1, shape.instances) * (shape.cores or 1))
-    if budget < 1:
-        raise InvalidError(
-            f"{target.workflow.name!r} has less than a core, which cannot be divided. Give more: --cores 2"
-        )
+    _check_divisible(target, budget, most=2)
     space = SearchSpace(
         topology=None,
         cores=budget,

@@ -294,8 +294,21 @@ def test_a_copy_has_capacity_beside_what_runs_or_is_refused(file: Path) -> None:
     )
     space, default = build_search_space(target, machine, [], cores=None, batches=[])
     assert (space.cores, default) == (2, Candidate(instances=1, cores=2.0))
-    with pytest.raises(InvalidError, match="with 2 cores does not fit: 1 of 2 are free"):
+    with pytest.raises(InvalidError, match=r"with 2 cores does not fit: 1 of 2 are free .*\(--cores 1\), or delete"):
         build_search_space(target, machine, [other], cores=None, batches=[])
+    full = other.model_copy(update={"instances": (other.instances[0], other.instances[0])})
+    with pytest.raises(InvalidError, match=r"with 2 cores does not fit: 0 of 2 are free .* all the same, delete or"):
+        build_search_space(target, machine, [full], cores=None, batches=[])
+
+
+def test_less_than_a_core_is_said_to_be_indivisible_and_not_to_be_too_much(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP.format(cores=0.5))
+    target = TuningTarget.find(Place("http://127.0.0.1:1"), f"{tmp_path}/app.py:serve")  # type: ignore[arg-type]
+    for cores in (1, 2):
+        machine = uniform(sockets=1, cores_per_socket=cores)
+        with pytest.raises(InvalidError) as raised:
+            build_search_space(target, machine, [], cores=None, batches=[])
+        assert str(raised.value) == f"'serve' has less than a core, which cannot be divided. Give more: --cores {cores}"
 
 
 def test_a_copy_s_name_is_its_own() -> None:
