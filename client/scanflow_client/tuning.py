@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -151,12 +151,26 @@ def check_copy_gpus(target: TuningTarget, budget: DeviceBudget, instances: int, 
     Raises:
         InvalidError: it cannot; names who has them.
     """
-    if lack := budget.explain_refusal(instances, gpu):
-        file = target.source or "app.py"
-        raise InvalidError(
-            f"A copy of {target.workflow.name!r} cannot have its GPUs beside what runs: {lack} Delete the service that "
-            f"has them meanwhile, and name its file: {file}:{target.workflow.name}"
-        )
+    lack = budget.explain_refusal(instances, gpu)
+    if not lack:
+        return
+    who = f"A copy of {target.workflow.name!r}"
+    if never := budget.explain_lack(instances, gpu):
+        raise InvalidError(f"{who} cannot have its GPUs here: {never}")
+    raise InvalidError(f"{who} cannot have its GPUs beside what runs: {lack} {_advise_freeing(target, budget, gpu)}")
+
+
+def _advise_freeing(target: TuningTarget, budget: DeviceBudget, gpu: Gpus) -> str:
+    """Return how GPUs for a copy become free: its service may have them, or others."""
+    name = target.workflow.name
+    own = [claim for claim in budget.claims if target.record is not None and claim.owner.startswith(f"{name}/")]
+    others = [claim for claim in budget.claims if claim not in own]
+    if not own or replace(budget, claims=tuple(others)).explain_refusal(1, gpu):
+        return "Wait until they are free, or delete or scale down meanwhile the service that has them."
+    first = [claim for claim in own if claim.owner == own[0].owner]
+    is_one_enough = not replace(budget, claims=(*others, *first)).explain_refusal(1, gpu)
+    scale = f"Scale {name!r} down meanwhile (scanflow scale {name} 1), or delete it" if is_one_enough else ""
+    return f"{scale or f'Delete {name!r} meanwhile'}, and name its file: {target.source or 'app.py'}:{name}"
 
 
 def _refuse_gpus(target: TuningTarget, gpus: int | None) -> None:

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 from scanflow.accelerators.accelerator_port import Inventory
 from scanflow.app.resources import MIN_GPU_SHARE, Resources
 from scanflow.errors import InvalidError, UnsupportedError
-from scanflow.placement.device_grants import DeviceGrant, build_demand, check_demand, choose_devices
+from scanflow.placement.device_grants import DeviceDemand, DeviceGrant, build_demand, check_demand, choose_devices
 
 Gpus: TypeAlias = int | float | str
 """GPUs of one instance, as in :class:`~scanflow.app.resources.Resources`."""
@@ -63,12 +63,9 @@ class DeviceBudget:
         """Return why the machine cannot give so many instances this, beside what others hold; empty: it can."""
         if self.inventory is None:
             return ""
-        demand = build_demand(Resources(gpu=gpu, gpu_memory=self.memory_bytes))
-        assert demand is not None
-        try:
-            check_demand(self.inventory, demand)
-        except UnsupportedError as error:
-            return str(error)
+        if lack := self.explain_lack(1, gpu):
+            return lack
+        demand = self._build_demand(gpu)
         grants = list(self.claims)
         for count in range(instances):
             chosen = choose_devices(self.inventory, demand, grants)
@@ -76,6 +73,21 @@ class DeviceBudget:
                 return f"{f'there is room for {count}' if count else f'{demand} is not free'}: {chosen}."
             grants += [replace(grant, owner=_OTHERS) for grant in chosen]
         return ""
+
+    def explain_lack(self, instances: int, gpu: Gpus) -> str:
+        """Return why the machine could not give so many instances this if nothing ran on it; empty: it could."""
+        if self.inventory is None:
+            return ""
+        try:
+            check_demand(self.inventory, self._build_demand(gpu), copies=instances)
+        except UnsupportedError as error:
+            return str(error)
+        return ""
+
+    def _build_demand(self, gpu: Gpus) -> DeviceDemand:
+        demand = build_demand(Resources(gpu=gpu, gpu_memory=self.memory_bytes))
+        assert demand is not None
+        return demand
 
 
 def count_parts(inventory: Inventory) -> Mapping[str, int]:

@@ -124,7 +124,7 @@ def test_where_nothing_holds_a_process_to_a_share_only_whole_gpus_are_measured(t
 
 
 def test_where_a_copy_cannot_have_the_gpu_nothing_is_measured(tmp_path: Path) -> None:
-    with pytest.raises(InvalidError, match=r"A copy of 'serve' .* gpu=1 .*app.py:serve"):
+    with pytest.raises(InvalidError, match=r"A copy of 'serve' cannot have its GPUs here: gpu=1 asks"):
         characterize(tmp_path)
 
 

@@ -16,6 +16,7 @@ from scanflow.backends.service_change import Deployment
 from scanflow.backends.service_records import InstanceRecord, ServiceRecord
 from scanflow.errors import InvalidError
 from scanflow.placement.device_cuts import DeviceBudget
+from scanflow.placement.device_grants import DeviceDemand, choose_devices
 from scanflow.placement.topology import uniform
 from scanflow.testing.accelerators import GIB, FakeAccelerators, make_gpu, make_mig_gpu
 from scanflow.tuning.candidates import Candidate, SearchSpace, describe
@@ -30,6 +31,7 @@ from scanflow_client.tuning import (
     build_cluster_space,
     build_device_budget,
     build_search_space,
+    check_copy_gpus,
     tune_service,
 )
 from scanflow_client.tuning_history import compact
@@ -112,16 +114,56 @@ def test_a_service_without_gpus_has_none_to_divide(make_target: Any, make_device
         build_cluster_space(target, cores=None, batches=[], gpus=1)
 
 
+def refuse_copy(target: TuningTarget, devices: HomeDevices, gpus: int | None = None) -> str:
+    """Return why there is no search."""
+    budget = build_device_budget(target, devices, gpus=gpus)
+    with pytest.raises(InvalidError) as raised:
+        build_search_space(target, FOUR, [], cores=None, batches=[], gpus=budget)
+    return str(raised.value)
+
+
 def test_where_the_copy_cannot_have_a_gpu_the_search_is_refused_with_who_has_it(
     make_target: Any, make_devices: Any
 ) -> None:
     busy = make_gpu(0, processes=(DeviceProcess(pid=1, name="notebook"),))
-    budget = build_device_budget(make_target(), make_devices(busy), gpus=None)
-    with pytest.raises(InvalidError, match=r"GPU 0 is used by notebook 1\. Delete .* its file: .*app.py:serve"):
-        build_search_space(make_target(), FOUR, [], cores=None, batches=[], gpus=budget)
-    none = build_device_budget(make_target(), make_devices(), gpus=None)
-    with pytest.raises(InvalidError, match=r"A copy of 'serve' .* gpu=1 "):
-        build_search_space(make_target(), FOUR, [], cores=None, batches=[], gpus=none)
+    assert refuse_copy(make_target(), make_devices(busy)) == (
+        "A copy of 'serve' cannot have its GPUs beside what runs: gpu=1 is not free: GPU 0 is used by notebook 1. Wait "
+        "until they are free, or delete or scale down meanwhile the service that has them."
+    )
+    none = refuse_copy(make_target(), make_devices())
+    assert none.startswith("A copy of 'serve' cannot have its GPUs here: gpu=1 asks for a GPU, and there is none here")
+    assert "elete" not in none, "there is no service that has them"
+
+
+@pytest.mark.parametrize(
+    ("owners", "instances", "advice"),
+    [
+        (
+            ("serve/1", "serve/2"),
+            2,
+            ". Scale 'serve' down meanwhile (scanflow scale serve 1), or delete it, and name its file: ",
+        ),
+        (("serve/1",), 1, ". Delete 'serve' meanwhile, and name its file: "),
+        (("other/1",), 1, ". Wait until they are free, or delete or scale down meanwhile the service that has them."),
+        (("serve/1", "other/1"), 1, ". Delete 'serve' meanwhile, and name its file: "),
+    ],
+)
+def test_how_a_gpu_becomes_free_depends_on_who_has_it(
+    make_target: Any, make_devices: Any, owners: tuple[str, ...], instances: int, advice: str
+) -> None:
+    devices = tuple(make_gpu(number) for number in range(len(owners)))
+    target = make_target()
+    shape = target.shape.model_copy(update={"instances": instances})
+    record = Place("http://127.0.0.1:1").deploy(Deployment(target.app, "serve"))
+    target = replace(target, record=record.model_copy(update={"shape": shape}))
+    claims = tuple(
+        replace(choose_devices(Inventory(devices=(gpu,)), DeviceDemand(), ())[0], owner=owner)  # type: ignore[arg-type]
+        for gpu, owner in zip(devices, owners, strict=True)
+    )
+    budget = DeviceBudget(gpus=1, inventory=Inventory(devices=devices), claims=claims)
+    with pytest.raises(InvalidError) as raised:
+        check_copy_gpus(target, budget, instances, 1)
+    assert advice in str(raised.value)
 
 
 def test_on_a_cluster_pods_have_the_gpus_in_equal_shares(make_target: Any) -> None:
