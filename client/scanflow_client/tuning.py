@@ -17,9 +17,10 @@ from scanflow.backends.device_claims import HomeDevices
 from scanflow.errors import InvalidError, MissingExtraError, UnavailableError, UsageError
 from scanflow.installation import explain_install
 from scanflow.placement.device_cuts import DeviceBudget, Gpus, sum_gpus
+from scanflow.placement.device_grants import describe_device
 from scanflow.placement.topology import Topology
 from scanflow.settings import Settings
-from scanflow.tuning.candidates import Candidate, SearchSpace, build_candidate
+from scanflow.tuning.candidates import Candidate, SearchSpace, build_candidate, describe
 from scanflow.tuning.goals import Goal
 from scanflow.tuning.result import Trial
 from scanflow.tuning.study import SearchStep, Study
@@ -27,7 +28,7 @@ from scanflow.tuning.warm_start import TuningHistory
 from scanflow_client.exclusive_cpus import list_exclusive_grants
 from scanflow_client.service_load import build_load_plan
 from scanflow_client.tuning_history import TuningHistories, iterate_served_versions
-from scanflow_client.tuning_report import TuningReport, format_candidate
+from scanflow_client.tuning_report import TuningReport, describe_budget, format_candidate
 from scanflow_client.tuning_target import TuningTarget
 
 if TYPE_CHECKING:
@@ -130,13 +131,17 @@ def build_device_budget(target: TuningTarget, devices: HomeDevices, *, gpus: int
     that it has.
 
     Raises:
-        InvalidError: it asks for none, and ``gpus`` for some; or for a part that no GPU has.
+        InvalidError: it asks for none, and ``gpus`` for some, or for more than there are; or for a part that no GPU
+            has.
     """
     shape = target.shape
     if not shape.gpu:
         _refuse_gpus(target, gpus)
         return None
     inventory, held = devices.read_free()
+    if inventory.devices and (gpus or 0) > len(inventory.devices):
+        there = ", ".join(map(describe_device, inventory.devices))
+        raise InvalidError(f"--gpus {gpus} is more than there is here: {there}.")
     return DeviceBudget(
         gpus=sum_gpus(max(1, shape.instances), shape.gpu, inventory) if gpus is None else float(gpus),
         memory_bytes=shape.gpu_memory_bytes,
@@ -179,6 +184,24 @@ def _refuse_gpus(target: TuningTarget, gpus: int | None) -> None:
             f"{target.workflow.name!r} asks for no GPU, so that there is none to divide. Ask for one "
             "(resources=sf.Resources(gpu=1)), or leave out --gpus."
         )
+
+
+def check_alternatives(target: TuningTarget, space: SearchSpace, default: Candidate) -> None:
+    """Check that there is a candidate besides a service as it is.
+
+    Raises:
+        InvalidError: there is none; says what was left out, and what to give.
+    """
+    if space.list_alternatives(default):
+        return
+    budget = describe_budget(space.cores, 0.0 if space.gpus is None else space.gpus.gpus)
+    refused = "; ".join(str(refused).rstrip(".") for refused in space.refused_cuts)
+    raise InvalidError(
+        f"With {budget}, nothing but {target.workflow.name!r} as it is can be tried: {describe(default)}. "
+        f"{f'Left out: {refused}. ' if refused else ''}Each instance has whole cores: give more of them (--cores "
+        f"{2 * space.cores}), {'' if space.gpus is None else 'other GPUs (--gpus N), '}or sizes of batches (--batches "
+        "4,16)."
+    )
 
 
 POD_AFFINITIES: tuple[AffinityMode, ...] = ("any", "cpu")
@@ -276,6 +299,7 @@ def tune_service(
         space, default = build_search_space(
             target, read_topology(), deployer.services(), cores=cores, batches=batches, gpus=budgeted
         )
+    check_alternatives(target, space, default)
     callers = 1 if goal.name == "latency" else connections
 
     request = cache(request)  # so that no measurement includes a query of the copy's inputs

@@ -107,10 +107,14 @@ def _format_head(report: TuningReport) -> str:
     bound = "" if result.goal.p99_s is None else f", p99 within {format_latency(result.goal.p99_s)}"
     measured = f"{len(result.trials)} of {result.alternatives} other configurations measured"
     cut = " It was interrupted." if result.interrupted else ""
-    budget = format_count(report.cores, "core")
-    if report.gpus:
-        budget += f" and {report.gpus:g} GPU{'s' if report.gpus > 1 else ''}"
+    budget = describe_budget(report.cores, report.gpus)
     return f"{report.target.workflow.name} on {budget} for {_WORDS[result.goal.name]}{bound}: {measured}.{cut}"
+
+
+def describe_budget(cores: int, gpus: float) -> str:
+    """Return ``4 cores and 1 GPU``; 0: it asks for none."""
+    devices = f" and {gpus:g} GPU{'s' if gpus > 1 else ''}" if gpus else ""
+    return f"{format_count(cores, 'core')}{devices}"
 
 
 class _GpuFigure(NamedTuple):

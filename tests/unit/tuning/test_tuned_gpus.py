@@ -44,7 +44,7 @@ from tests.unit.tuning.test_tuning import Place, request
 APP = """
 import scanflow as sf
 
-node = sf.Service(name="cnn", implementation="a.py:A", resources=sf.Resources(cpu=4, {gpu}))
+node = sf.Service(name="cnn", implementation="a.py:A", resources=sf.Resources(cpu={cpu}, {gpu}))
 app = sf.Application(name="shop", team="t", workflows=[sf.Workflow(name="serve", type="online", nodes=[node])])
 """
 FOUR = uniform(sockets=1, cores_per_socket=4)
@@ -52,10 +52,10 @@ FOUR = uniform(sockets=1, cores_per_socket=4)
 
 @pytest.fixture
 def make_target(tmp_path: Path) -> Any:
-    def make(gpu: str = "gpu=1", place: Place | None = None) -> TuningTarget:
+    def make(gpu: str = "gpu=1", place: Place | None = None, cpu: int = 4) -> TuningTarget:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         folder.mkdir()
-        (folder / "app.py").write_text(APP.format(gpu=gpu))
+        (folder / "app.py").write_text(APP.format(gpu=gpu, cpu=cpu))
         return TuningTarget.find(place or Place("http://127.0.0.1:1"), f"{folder}/app.py:serve")  # type: ignore[arg-type]
 
     return make
@@ -164,6 +164,37 @@ def test_how_a_gpu_becomes_free_depends_on_who_has_it(
     with pytest.raises(InvalidError) as raised:
         check_copy_gpus(target, budget, instances, 1)
     assert advice in str(raised.value)
+
+
+def test_more_gpus_than_there_are_are_refused(make_target: Any, make_devices: Any) -> None:
+    with pytest.raises(InvalidError) as raised:
+        build_device_budget(make_target(), make_devices(make_gpu(0), make_gpu(1)), gpus=5)
+    assert str(raised.value) == (
+        "--gpus 5 is more than there is here: GPU 0 NVIDIA H100 (80Gi), GPU 1 NVIDIA H100 (80Gi)."
+    )
+
+
+def test_where_nothing_can_be_tried_no_search_begins(
+    make_target: Any, make_devices: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scanflow.placement.sysfs.read_topology", lambda: uniform(sockets=1, cores_per_socket=2))
+    place = Place("http://127.0.0.1:1")
+    budget, devices = TuningBudget(), make_devices(make_gpu(0), make_gpu(1))
+
+    def search(resources: str, gpus: int | None) -> str:
+        target = make_target(resources, place, cpu=1)
+        with pytest.raises(InvalidError) as raised:
+            tune_service(place, target, request, Goal(), budget, gpus=gpus, devices=devices)  # type: ignore[arg-type]
+        return str(raised.value)
+
+    assert search("gpu=1", 1) == (
+        "With 1 core and 1 GPU, nothing but 'serve' as it is can be tried: 1 × 1 core, gpu=1, any. Left out: 2 × "
+        "gpu=0.5: 1 core cannot be divided by 2. Give more: --cores 2; 4 × gpu=0.25: 1 core cannot be divided by 4. "
+        "Give more: --cores 4. Each instance has whole cores: give more of them (--cores 2), other GPUs (--gpus N), or "
+        "sizes of batches (--batches 4,16)."
+    )
+    assert "GPU" not in search("memory='1Gi'", None)
+    assert place.deployed == []
 
 
 def test_on_a_cluster_pods_have_the_gpus_in_equal_shares(make_target: Any) -> None:
