@@ -259,7 +259,7 @@ def test_every_command_that_sends_a_table_takes_how_it_is_written(
     path.write_text("a,b;c,d\n1,2;3,4\n", encoding="utf-8")
     target = SimpleNamespace(record=None, workflow=SimpleNamespace(type="online"))
     monkeypatch.setattr(TuningTarget, "find", lambda *_, **__: target)
-    monkeypatch.setattr(characterize_command, "find_workflow", lambda _: target)
+    monkeypatch.setattr(characterize_command, "find_workflow", lambda *_, **__: target)
     sent: list[PredictRequest] = []
 
     def read(**arguments: Any) -> PredictRequest:

@@ -90,7 +90,8 @@ def characterize(
         if cores is None
         else parse_counts(cores, "--cores", what="numbers of cores", example="1,2,4")
     )
-    target = find_workflow(command)
+    has_request = (file, data, npy) != (None, None, None)
+    target = find_workflow(command, is_service=has_request)
     if target is not None:
         read_sent = partial(read_inputs, file, data, npy, separator=separator, encoding=encoding, decimal=decimal)
         sizes = None if batches is None else parse_counts(batches, "--batches", what="sizes", example="1,4,16")
@@ -99,7 +100,7 @@ def characterize(
         )
         _print_patch(write, resources, as_json)
         return
-    if (file, data, npy) != (None, None, None):
+    if has_request:
         raise UsageError("--data, --npy and --file are requests to a service, and this is a program. Leave them out.")
     missing = [] if find_memory_group_problem() is None else [f"memory limits. {find_memory_group_problem()}"]
     missing += [words for event, words in _MISSING_COUNTERS.items() if event not in list_counters()]
@@ -117,13 +118,17 @@ def characterize(
     _print_patch(write, str(characterization.recommendation), as_json)
 
 
-def find_workflow(command: Sequence[str]) -> TuningTarget | None:
-    """Return the service or the MPI job that a single word names; None: the command is a program."""
+def find_workflow(command: Sequence[str], *, is_service: bool = False) -> TuningTarget | None:
+    """Return the service or the MPI job that a single word names; None: the command is a program.
+
+    ``is_service``: a request was given, so that a file alone is an application, and no program.
+    """
     from scanflow_client.tuning_target import TuningTarget
 
     (first, *more) = command
     file, colon, _ = first.rpartition(":")
-    is_file = bool(colon) and Path(file).suffix in {".py", ".yaml", ".yml"}
+    path = file if colon else first if is_service else ""
+    is_file = Path(path).suffix in {".py", ".yaml", ".yml"}
     if more or (not is_file and first not in {record.name for record in open_deployer().services(instances=False)}):
         return None
     return TuningTarget.find(open_deployer(), first, types=("online", "mpi"))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from scanflow.accelerators.accelerator_port import Inventory
 from scanflow.backends.device_claims import HomeDevices
@@ -29,6 +30,9 @@ from scanflow.errors import InvalidError, UsageError
 from scanflow.placement.device_cuts import DeviceBudget
 from scanflow.testing.accelerators import GIB, FakeAccelerators, make_gpu, make_mig_gpu
 from scanflow_client.characterize_workflow import characterize_service
+from scanflow_client.cli import characterize_command
+from scanflow_client.cli.characterize_command import find_workflow
+from scanflow_client.cli.command_tree import app
 from scanflow_client.formatting.characterization_text import format_workflow_characterization
 from scanflow_client.tuning_target import TuningTarget
 from tests.unit.test_load import say, server
@@ -126,6 +130,26 @@ def test_where_nothing_holds_a_process_to_a_share_only_whole_gpus_are_measured(t
 def test_where_a_copy_cannot_have_the_gpu_nothing_is_measured(tmp_path: Path) -> None:
     with pytest.raises(InvalidError, match=r"A copy of 'serve' cannot have its GPUs here: gpu=1 asks"):
         characterize(tmp_path)
+
+
+def test_with_a_request_a_file_alone_is_an_application_as_for_tune(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "app.py"
+    path.write_text(APP.format(gpu=1))
+    monkeypatch.setattr(characterize_command, "open_deployer", lambda: Place("http://127.0.0.1:1"))
+    found: list[str] = []
+
+    def measure(target: TuningTarget, *_: object, **__: object) -> str:
+        found.append(target.workflow.name)
+        return ""
+
+    monkeypatch.setattr(characterize_command, "_characterize_workflow", measure)
+    CliRunner().invoke(app, ["characterize", str(path), "--data", "[[1.0]]"], catch_exceptions=False)
+    assert found == ["serve"]
+    with pytest.raises(UsageError, match="this is a program"):
+        CliRunner().invoke(app, ["characterize", "python", "train.py", "--data", "[[1.0]]"], catch_exceptions=False)
+    assert find_workflow([str(path)]) is None, "without one it may be a program"
 
 
 @given(
