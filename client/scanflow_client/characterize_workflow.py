@@ -209,7 +209,13 @@ def _measure_size(copy: ServiceCopy, size: Candidate) -> SizedRun:
             "valid request, as with scanflow predict."
         )
     peak = max((instance.rss_bytes or 0 for instance in copy.where.service(copy.name).instances), default=0)
-    return SizedRun(seconds=1 / measured.rate, cores=used / copy.seconds, peak_bytes=peak, gpu_bytes=measured.gpu_bytes)
+    return SizedRun(
+        seconds=1 / measured.rate,
+        cores=used / copy.seconds,
+        peak_bytes=peak,
+        gpu_bytes=measured.gpu_bytes,
+        others=measured.others,
+    )
 
 
 def _read_cpu_seconds(copy: ServiceCopy) -> float:

@@ -18,6 +18,7 @@ from scanflow.characterization.measurement import Outcome, Placement, ProgramRun
 from scanflow.characterization.memory_group import MemoryGroup, open_memory_group
 from scanflow.errors import NotFoundError, UnsupportedError
 from scanflow.placement.threads import build_thread_variables
+from scanflow.processes.cpu_use import CpuUse
 
 EVENTS = {"cpu-migrations": "migrations", "cache-misses": "cache_misses"}
 """The names of ``perf``'s events, and their names here."""
@@ -83,7 +84,7 @@ def _run(
 ) -> ProgramRun:
     environ = {**os.environ, **build_thread_variables(len(where.cpus))}
     output = folder / "output"
-    began = time.monotonic()
+    before, began = CpuUse.read(), time.monotonic()
     with output.open("wb") as file:
         process = _start_on_cpus(command, where, environ, file.fileno())
     timer = threading.Timer(timeout_s, _kill_session, [process.pid])
@@ -98,6 +99,7 @@ def _run(
         timer.cancel()
     process.returncode = code = os.waitstatus_to_exitcode(status)  # it was waited for here
     seconds = time.monotonic() - began
+    others = CpuUse.read().compute_others(before, seconds)
     _kill_session(process.pid)  # what it has left behind
     counted = _parse_counts((folder / "perf").read_text(errors="replace")) if (folder / "perf").exists() else {}
     outcome: Outcome = "succeeded" if code == 0 else "failed"
@@ -117,6 +119,7 @@ def _run(
         major_faults=used.ru_majflt,
         read_blocks=used.ru_inblock,
         written_blocks=used.ru_oublock,
+        others=others,
         exit_code=code,
         last_lines="" if code == 0 else output.read_text(errors="replace")[-_MAX_SHOWN:].strip(),
         **{EVENTS[name]: count for name, count in counted.items()},

@@ -36,6 +36,9 @@ class ProgramRun:
     """Migrations from one CPU to another."""
 
     cache_misses: int | None = None
+    others: float = 0.0
+    """Cores that other processes used meanwhile."""
+
     exit_code: int | None = None
     last_lines: str = ""
     """Its last output, if it failed."""
@@ -61,6 +64,9 @@ class SizedRun:
 
     gpu_bytes: int | None = None
     """Peak memory of GPUs, of all instances together; None: it has none, or it was not seen."""
+
+    others: float = 0.0
+    """Cores that other processes used meanwhile; 0 for a job's run, where it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-import resource
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -25,8 +23,7 @@ from scanflow.backends.service_records import Progress, ServiceObserver, Service
 from scanflow.deployer.deployer_port import Deployer
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError
 from scanflow.load.load_process import LoadGenerator, LoadPlan
-from scanflow.placement.available_cpus import read_affinity_mask
-from scanflow.processes.proc_stat import compute_cpu_seconds, read_busy_seconds, read_stat_fields
+from scanflow.processes.cpu_use import CpuUse
 from scanflow.transport.clients import is_loopback, retry
 from scanflow.tuning.candidates import Candidate
 from scanflow.tuning.goals import Measurement
@@ -145,12 +142,12 @@ class ServiceCopy:
     def _measure_load(self, record: ServiceRecord) -> Measurement:
         here = is_loopback(record.url)
         pids = [instance.pid for instance in record.instances if here and instance.pid is not None]
-        before, began = _CpuUse.read(pids), time.monotonic()
+        before, began = CpuUse.read(pids), time.monotonic()
         energy = self.count_energy(list_own_devices(record))
         with LoadGenerator(replace(self.load(record), duration_s=self.seconds)) as load:
             result = load.read_result()
         used_j = energy.read_j()
-        others = _CpuUse.read(pids).compute_others(before, time.monotonic() - began) if pids else 0.0
+        others = CpuUse.read(pids).compute_others(before, time.monotonic() - began) if pids else 0.0
         metrics = result.metrics()
         succeeded = metrics.requests - metrics.failed
         reason = max(result.reasons, key=lambda text: result.reasons[text]) if result.reasons else ""
@@ -211,39 +208,3 @@ def _wait_until_reachable(url: str, seconds: float) -> None:
         retry(connect, on=lambda error: isinstance(error, OSError), timeout_s=seconds)
     except OSError as error:
         raise UnavailableError(f"{url} did not accept a connection within {seconds:g} s: {error}") from error
-
-
-@dataclass(frozen=True, slots=True)
-class _CpuUse:
-    """CPU seconds since boot."""
-
-    whole: float
-    """Of all processes; time stolen by a hypervisor belongs to none."""
-
-    own: float
-    """Of the service, and of this process with its load."""
-
-    @classmethod
-    def read(cls, pids: Sequence[int]) -> _CpuUse:
-        own_seconds = sum(
-            used.ru_utime + used.ru_stime
-            for used in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-        )
-        return cls(_read_busy_seconds(), own_seconds + sum(map(_read_process_seconds, pids)))
-
-    def compute_others(self, before: _CpuUse, seconds: float) -> float:
-        """Compute how many cores other processes used since ``before``."""
-        used = (self.whole - before.whole) - (self.own - before.own)
-        return max(0.0, used / seconds) if seconds else math.nan
-
-
-def _read_busy_seconds() -> float:
-    """Read the busy CPU seconds of the CPUs that we may use; 0 if unknown."""
-    seconds = read_busy_seconds()
-    return sum(seconds.get(cpu, 0.0) for cpu in read_affinity_mask())
-
-
-def _read_process_seconds(pid: int) -> float:
-    with suppress(OSError):
-        return compute_cpu_seconds(read_stat_fields(pid))
-    return 0.0

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from scanflow.errors import InvalidError, ScanflowError, UnavailableError, UsageError
+from scanflow.processes.cpu_use import BUSY_CORES
 from scanflow.tuning.candidates import Candidate, SearchSpace, describe
 from scanflow.tuning.goals import Goal, Measurement
 from scanflow.tuning.result import Trial, TuningResult
@@ -23,9 +24,6 @@ from scanflow.tuning.warm_start import TuningHistory, choose_next_after, is_stil
 
 SEARCH_PAIRS = 2
 FRESH_PAIRS = 6
-
-BUSY_CORES = 0.1
-"""A measurement is spoilt if others use more than this many cores; it is repeated once."""
 
 
 class Bench(Protocol):
@@ -185,7 +183,7 @@ class Study:
     def _measure(self, candidate: Candidate) -> Measurement:
         began = self.clock()
         measurement = self.bench.measure(candidate)
-        if measurement.others > BUSY_CORES:
+        if measurement.others > BUSY_CORES:  # it is repeated once
             self.repeated += 1
             measurement = self.bench.measure(candidate)
             self.disturbed += measurement.others > BUSY_CORES

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from scanflow.app.quantities import format_count, format_duration
 from scanflow.characterization.analysis import compute_median_seconds
 from scanflow.characterization.characterization_study import describe_placement
+from scanflow.processes.cpu_use import BUSY_CORES
 from scanflow_client.formatting.text_table import Screen, Table
 
 if TYPE_CHECKING:
@@ -34,7 +35,11 @@ def format_characterization(characterization: Characterization) -> Screen:
         _format_row(describe_placement(placement), runs, alone) for placement, runs in characterization.runs.items()
     ]
     columns = ("on", "took", "speed", "cores used", "peak memory", "switches/s", "involuntary", "migrations", "misses")
-    screen: list[str | Table] = [Table(columns, rows), describe_saturation(characterization.saturation)]
+    screen: list[str | Table] = [
+        Table(columns, rows),
+        describe_saturation(characterization.saturation),
+        *_describe_disturbance(characterization.runs),
+    ]
     if characterization.limits:
         limits = [
             (_format_mebibytes(limit), run.outcome, format_duration(run.seconds))
@@ -73,6 +78,7 @@ def format_workflow_characterization(result: WorkflowCharacterization) -> Screen
         Table(columns, rows),
         describe_saturation(result.saturation),
         *([] if usage is None else describe_device_usage(usage)),
+        *_describe_disturbance(result.runs),
         *missing,
         f"Request: resources={result.recommendation}{instances}",
     ]
@@ -106,6 +112,17 @@ def describe_device_usage(usage: DeviceUsage) -> list[str]:
     if usage.knee is not None:
         lines.append(f"On the GPU, an instance runs with {_describe_knee(usage.knee)}.")
     return lines
+
+
+def _describe_disturbance(runs_by_size: Mapping[Any, Sequence[ProgramRun] | Sequence[SizedRun]]) -> list[str]:
+    """Return whether others used the machine meanwhile, which may be why more is not faster."""
+    others = [run.others for runs in runs_by_size.values() for run in runs]
+    disturbed = [cores for cores in others if cores > BUSY_CORES]
+    if not disturbed:
+        return []
+    measurements, most = format_count(len(others), "measurement"), max(disturbed)
+    line = f"Other processes used the machine in {len(disturbed)} of {measurements}, by up to {most:.1f} cores"
+    return [f"{line}, and may have changed how it scales. Measure again when it is quiet."]
 
 
 def _describe_knee(knee: MemoryKnee) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,10 @@ from scanflow.characterization.analysis import (
     choose_instances,
     classify_saturation,
 )
+from scanflow.characterization.measurement import SizedRun
 from scanflow.errors import InvalidError, UsageError
 from scanflow.placement.device_cuts import DeviceBudget
+from scanflow.processes.cpu_use import BUSY_CORES
 from scanflow.testing.accelerators import GIB, FakeAccelerators, make_gpu, make_mig_gpu
 from scanflow_client.characterize_workflow import characterize_service
 from scanflow_client.cli import characterize_command
@@ -182,7 +184,7 @@ def test_what_a_gpu_gives_is_said() -> None:
     result = WorkflowCharacterization(
         name="serve",
         unit="request",
-        runs=characterized_runs(),
+        runs={"1 × 1 core": (characterized_run(),)},
         saturation=classify_saturation({1: [1.0]}),
         recommendation=ResourceRecommendation(cpu=1.0, memory_bytes=GIB, gpu=0.5, gpu_memory_bytes=2 * GIB),
         device=usage,
@@ -196,7 +198,22 @@ def test_what_a_gpu_gives_is_said() -> None:
     assert str(request).endswith(', gpu=0.5, gpu_memory="2048Mi"), instances=2')
 
 
-def characterized_runs() -> dict[str, Any]:
-    from scanflow.characterization.measurement import SizedRun
+def test_what_others_used_meanwhile_is_said() -> None:
+    def characterize_beside(*others: float) -> list[str]:
+        runs = {"1 × 1 core": tuple(replace(characterized_run(), others=cores) for cores in others)}
+        result = WorkflowCharacterization(
+            name="serve",
+            unit="request",
+            runs=runs,
+            saturation=classify_saturation({1: [1.0]}),
+            recommendation=ResourceRecommendation(cpu=1.0, memory_bytes=GIB),
+        )
+        return [str(line) for line in format_workflow_characterization(result)[2:-1]]
 
-    return {"1 × 1 core": (SizedRun(seconds=1.0, cores=1.0, peak_bytes=MIB, gpu_bytes=GIB),)}
+    assert characterize_beside(0.0, BUSY_CORES) == []
+    (line,) = characterize_beside(0.0, 0.2, 1.34)
+    assert line.startswith("Other processes used the machine in 2 of 3 measurements, by up to 1.3 cores, and may have")
+
+
+def characterized_run() -> SizedRun:
+    return SizedRun(seconds=1.0, cores=1.0, peak_bytes=MIB, gpu_bytes=GIB)

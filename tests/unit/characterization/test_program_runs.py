@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from scanflow.characterization.measurement import Placement, ProgramRun
 from scanflow.characterization.memory_group import open_memory_group
 from scanflow.errors import InvalidError, NotFoundError, StepFailedError, UnsupportedError
 from scanflow.placement.topology import Cache, uniform
+from scanflow.processes.cpu_use import BUSY_CORES
 from scanflow_client.cli.command_tree import app
 from scanflow_client.formatting.characterization_text import build_characterization_json, format_characterization
 from scanflow_client.resources_patch import build_resources_patch
@@ -37,6 +39,26 @@ def test_a_run_counts_what_a_program_takes() -> None:
     assert result.peak_bytes > 200 * MIB
     assert 0 < result.cpu_s <= result.seconds + 1
     assert result.minor_faults > 1000
+
+
+@pytest.mark.processes
+def test_what_others_use_of_the_cpus_while_a_program_runs_is_counted_and_not_its_own() -> None:
+    busy = "import time\nuntil = time.monotonic() + {}\nwhile time.monotonic() < until: pass"
+    other = subprocess.Popen([sys.executable, "-c", busy.format(60)])
+    try:
+        disturbed = run("import time; time.sleep(1)")
+    finally:
+        other.kill()
+        other.wait()
+    assert disturbed.others > BUSY_CORES
+    cpus = tuple(sorted(os.sched_getaffinity(0)))
+    start = f"subprocess.Popen([sys.executable, '-c', {busy.format(1)!r}])"
+    code = f"import subprocess, sys; [one.wait() for one in [{start} for _ in range({len(cpus)})]]"
+    full = run_program([sys.executable, "-c", code], Placement(cpus=cpus), timeout_s=patient(60.0))
+    assert full.others + full.cores <= len(cpus) + 0.2, "what it used itself is not others'"
+    assert "Other processes used the machine in 1 of 1 measurement, by up to" in "\n".join(
+        map(str, format_characterization(characterize(lambda *_: disturbed, [HERE], rounds=1, search_memory=False)))
+    )
 
 
 @pytest.mark.processes
