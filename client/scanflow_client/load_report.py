@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from scanflow.app.quantities import format_count
 from scanflow_client.formatting.service_text import format_shape
-from scanflow_client.formatting.text import format_latency
+from scanflow_client.formatting.text import format_amount, format_latency
 from scanflow_client.formatting.text_table import Screen, Table
 
 if TYPE_CHECKING:
@@ -144,12 +144,12 @@ def format_load(report: LoadReport, *, bound_s: float | None = None) -> Screen:
     result = report.result
     metrics = result.metrics()
     failed = f"{metrics.failed:,} failed" if metrics.failed else "none failed"
-    columns = {"completed/s": f"{report.rate:.4g}"}
+    columns = {"completed/s": format_amount(report.rate, 4)}
     if report.spec.rows > 1:
-        columns["samples/s"] = f"{report.rate * report.spec.rows:.4g}"
+        columns["samples/s"] = format_amount(report.rate * report.spec.rows, 4)
     columns |= {"mean": _format_known_latency(metrics.mean_s), **_format_percentiles(metrics)}
     if report.target_rate is not None:
-        columns = {"target/s": f"{report.target_rate:.4g}", **columns}
+        columns = {"target/s": format_amount(report.target_rate, 4), **columns}
     ended = " It was interrupted." if report.interrupted else ""
     requests, shape = format_count(metrics.requests, "request"), format_shape(report.shape)
     sent = f"{requests} to {report.service} ({shape}) in {metrics.seconds:.3g} s"
@@ -158,21 +158,20 @@ def format_load(report: LoadReport, *, bound_s: float | None = None) -> Screen:
         Table(list(columns), [list(columns.values())]),
     ]
     if report.energy_j_per_1000 is not None:
-        screen.append(
-            f"Its GPUs took {report.energy_j:,.0f} J: {report.energy_j_per_1000:.3g} J for 1,000 predictions."
-        )
+        each = format_amount(report.energy_j_per_1000)
+        screen.append(f"Its GPUs took {report.energy_j:,.0f} J: {each} J for 1,000 predictions.")
     screen += [f"  {count:,} × {reason}" for reason, count in sorted(result.reasons.items(), key=lambda item: -item[1])]
     if result.mlperf is not None and report.spec.mlperf is not None:
         screen += _format_mlperf(report.spec.mlperf, result.mlperf)
     elif bound_s is not None:
         holds = metrics.p99_s <= bound_s and not metrics.failed
-        rate = f"{report.rate:.4g} requests/s" if holds else "not at this rate"
+        rate = f"{format_amount(report.rate, 4)} requests/s" if holds else "not at this rate"
         screen.append(f"{'✓' if holds else '✗'} p99 within {format_latency(bound_s)} and none failed: {rate}")
     return screen
 
 
 def _format_mlperf(settings: MlperfSettings, summary: MlperfSummary) -> list[str]:
-    value = f"{summary.value:.4g}"
+    value = format_amount(summary.value, 4)
     if summary.metric.endswith("(ns)"):
         value = format_latency(summary.value / 1e9)
     at = "" if settings.scale == 1 else f", at {settings.scale:g} of Table 4.2's queries"
@@ -193,7 +192,7 @@ def draw_load(report: LoadReport) -> Markup:
     for place, metrics in enumerate(result.slice_metrics(SLICES)):
         for name, value in (("p50", metrics.p50_s), ("p99", metrics.p99_s)):
             if not math.isnan(value):  # else none of the slice succeeded
-                words = f"{name} {format_latency(value)}, {metrics.rate:.4g} completed/s"
+                words = f"{name} {format_latency(value)}, {format_amount(metrics.rate, 4)} completed/s"
                 lines[name].append(Point(wall + begin + (place + 0.5) * width, 1000 * value, words))
     span = (wall + begin, wall + begin + SLICES * width)
     name = f"Latency of {report.service}"

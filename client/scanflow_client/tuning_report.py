@@ -13,7 +13,7 @@ from scanflow.app.quantities import format_bytes, format_count
 from scanflow.drawing import svg
 from scanflow.reports.search_drawings import draw_search_cuts, draw_search_frontier
 from scanflow.tuning.candidates import Candidate, RefusedCut, describe
-from scanflow_client.formatting.text import format_latency
+from scanflow_client.formatting.text import format_amount, format_latency
 from scanflow_client.formatting.text_table import Screen, Table
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class _GpuFigure(NamedTuple):
 
 _GPU_FIGURES = (
     _GpuFigure("GPU memory", "gpu_bytes", lambda size: format_bytes(round(size))),
-    _GpuFigure("J per 1,000", "energy_j_per_1000", lambda energy: f"{energy:.3g}"),
+    _GpuFigure("J per 1,000", "energy_j_per_1000", format_amount),
 )
 
 
@@ -141,7 +141,7 @@ def _format_row(
 ) -> list[str]:
     if any(measurement.failed for measurement in measured):
         return [name, "-", "-", "-", "-", *("-" for _ in figures), score]
-    rate = f"{fmean(measurement.rate for measurement in measured):.4g}"
+    rate = format_amount(fmean(measurement.rate for measurement in measured), 4)
     times = [median(getattr(measurement, which) for measurement in measured) for which in ("p50_s", "p90_s", "p99_s")]
     means = [(figure, figure.compute(measured)) for figure in figures]
     more = ["-" if mean is None else figure.format(mean) for figure, mean in means]

@@ -56,7 +56,7 @@ def test_what_became_of_a_load_is_shown_kept_and_drawn(tmp_path: Path) -> None:
     assert (cells["target/s"], cells["p99.9"]) == ("100", "-"), "of 119 answers none is the slowest of a thousand"
     assert 0 < float(cells["completed/s"]) <= 119 / 1.19
     assert report.summary()["energy_j"] is None
-    assert "Its GPUs took 595 J: 5e+03 J for 1,000 predictions." in format_load(replace(report, energy_j=595.0))
+    assert "Its GPUs took 595 J: 5,000 J for 1,000 predictions." in format_load(replace(report, energy_j=595.0))
     files = write_files(report, tmp_path / "out", draw_load(report))
     assert [file.name for file in files] == ["requests.csv", "summary.json", "latency.svg"]
     rows = [line.split(",") for line in files[0].read_text().splitlines()[1:]]

@@ -10,6 +10,7 @@ from scanflow.app.quantities import format_count, format_duration
 from scanflow.characterization.analysis import compute_median_seconds
 from scanflow.characterization.characterization_study import describe_placement
 from scanflow.processes.cpu_use import BUSY_CORES
+from scanflow_client.formatting.text import format_amount
 from scanflow_client.formatting.text_table import Screen, Table
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def format_workflow_characterization(result: WorkflowCharacterization) -> Screen
     rows = [
         (
             size,
-            f"{1 / compute_median_seconds(runs):.4g}/s"
+            f"{format_amount(1 / compute_median_seconds(runs), 4)}/s"
             if result.unit == "request"
             else format_duration(compute_median_seconds(runs)),
             f"{alone / compute_median_seconds(runs):.2f}×",
@@ -141,7 +142,7 @@ def _format_row(name: str, runs: Sequence[ProgramRun], alone: float) -> list[str
         f"{alone / took:.2f}×",
         f"{statistics.median(run.cores for run in runs):.2f}",
         _format_mebibytes(max(run.peak_bytes for run in runs)),
-        f"{rate:.4g}",
+        format_amount(rate, 4),
         f"{involuntary_share:.0%}",
         _format_median_count([run.migrations for run in runs]),
         _format_median_count([run.cache_misses for run in runs]),

@@ -33,6 +33,12 @@ def format_bytes(size: float) -> str:
     return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
 
 
+def format_amount(amount: float, digits: int = 3) -> str:
+    """Return an amount rounded to so many digits, large ones without an exponent: ``"35.5"``, ``"1,120"``."""
+    rounded = float(f"{amount:.{digits}g}")
+    return f"{rounded:,.0f}" if abs(rounded) >= 10 ** (digits - 1) else f"{amount:.{digits}g}"
+
+
 _is_kept: ContextVar[bool] = ContextVar("is_kept", default=False)
 
 

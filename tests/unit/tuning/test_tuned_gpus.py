@@ -335,7 +335,7 @@ def make_report(target: TuningTarget) -> TuningReport:
         figures: dict[str, Any] = {"p50_s": 0.01, "p90_s": 0.02, "p99_s": 0.03, "requests": 9, **more}
         return tuple(Measurement(rate=rate, **figures) for _ in range(count))
 
-    first = measure(100.0, 2, gpu_bytes=2 * GIB, energy_j_per_1000=70.0)
+    first = measure(100.0, 2, gpu_bytes=2 * GIB, energy_j_per_1000=1120.4)
     trial = Trial(candidate=best, default=first, measured=measure(200.0, 2, gpu_bytes=3 * GIB, energy_j_per_1000=35.5))
     fresh = Trial(candidate=best, default=measure(100.0, 6), measured=measure(200.0, 6))
     result = TuningResult(goal=Goal(), default=default, trials=(trial,), best=best, fresh=fresh, alternatives=3)
@@ -349,7 +349,7 @@ def test_what_is_better_is_said_with_its_memory_and_energy_and_the_command_that_
     assert tuple(table.headers) == (  # type: ignore[union-attr]
         "candidate", "requests/s", "p50", "p90", "p99", "GPU memory", "J per 1,000", "better by",
     )  # fmt: skip
-    assert [list(row)[5:7] for row in table.rows] == [["2 GiB", "70"], ["3 GiB", "35.5"]]  # type: ignore[union-attr]
+    assert [list(row)[5:7] for row in table.rows] == [["2 GiB", "1,120"], ["3 GiB", "35.5"]]  # type: ignore[union-attr]
     command = suggest_command(report)
     assert command is not None
     assert command.endswith("app.py:serve --instances 4 --cores 1 --gpu 0.25 --affinity cpu")
