@@ -140,15 +140,15 @@ def test_with_a_request_a_file_alone_is_an_application_as_for_tune(
     path = tmp_path / "app.py"
     path.write_text(APP.format(gpu=1))
     monkeypatch.setattr(characterize_command, "open_deployer", lambda: Place("http://127.0.0.1:1"))
-    found: list[str] = []
+    measured: list[str] = []
 
-    def measure(target: TuningTarget, *_: object, **__: object) -> str:
-        found.append(target.workflow.name)
-        return ""
+    def measure(_deployer: object, target: TuningTarget, *_: object, **__: object) -> WorkflowCharacterization:
+        measured.append(target.workflow.name)
+        raise InvalidError("nothing is measured here")
 
-    monkeypatch.setattr(characterize_command, "_characterize_workflow", measure)
-    CliRunner().invoke(app, ["characterize", str(path), "--data", "[[1.0]]"], catch_exceptions=False)
-    assert found == ["serve"]
+    monkeypatch.setattr("scanflow_client.characterize_workflow.characterize_service", measure)
+    CliRunner().invoke(app, ["characterize", str(path), "--data", "[[1.0]]"])
+    assert measured == ["serve"]
     with pytest.raises(UsageError, match="this is a program"):
         CliRunner().invoke(app, ["characterize", "python", "train.py", "--data", "[[1.0]]"], catch_exceptions=False)
     assert find_workflow([str(path)]) is None, "without one it may be a program"

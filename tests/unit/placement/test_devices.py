@@ -196,7 +196,7 @@ def test_what_jax_takes_at_once_fits_the_bound(inventory: Inventory, share: floa
     assert "XLA_PYTHON_CLIENT_PREALLOCATE" not in variables
 
 
-def test_jax_takes_nothing_at_once_of_a_device_whose_memory_is_unknown() -> None:
+def test_jax_takes_nothing_at_once_of_a_device_with_unknown_memory() -> None:
     (grant,) = choose(MPS, demand(gpu=0.5, gpu_memory="8Gi"))
     variables = build_device_variables([replace(grant, device_bytes=None)])
     assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in variables

@@ -16,7 +16,7 @@ from scanflow.backends.service_change import Deployment
 from scanflow.backends.service_records import InstanceRecord, ServiceRecord
 from scanflow.errors import InvalidError
 from scanflow.placement.device_cuts import DeviceBudget
-from scanflow.placement.device_grants import DeviceDemand, choose_devices
+from scanflow.placement.device_grants import DeviceGrant
 from scanflow.placement.topology import uniform
 from scanflow.testing.accelerators import GIB, FakeAccelerators, make_gpu, make_mig_gpu
 from scanflow.tuning.candidates import Candidate, SearchSpace, describe
@@ -126,10 +126,9 @@ def test_where_the_copy_cannot_have_a_gpu_the_search_is_refused_with_who_has_it(
     make_target: Any, make_devices: Any
 ) -> None:
     busy = make_gpu(0, processes=(DeviceProcess(pid=1, name="notebook"),))
-    assert refuse_copy(make_target(), make_devices(busy)) == (
-        "A copy of 'serve' cannot have its GPUs beside what runs: gpu=1 is not free: GPU 0 is used by notebook 1. Wait "
-        "until they are free, or delete or scale down meanwhile the service that has them."
-    )
+    beside = refuse_copy(make_target(), make_devices(busy))
+    assert "GPU 0 is used by notebook 1. Wait" in beside
+    assert "elete or scale down meanwhile the service that has them" in beside
     none = refuse_copy(make_target(), make_devices())
     assert none.startswith("A copy of 'serve' cannot have its GPUs here: gpu=1 asks for a GPU, and there is none here")
     assert "elete" not in none, "there is no service that has them"
@@ -157,7 +156,7 @@ def test_how_a_gpu_becomes_free_depends_on_who_has_it(
     record = Place("http://127.0.0.1:1").deploy(Deployment(target.app, "serve"))
     target = replace(target, record=record.model_copy(update={"shape": shape}))
     claims = tuple(
-        replace(choose_devices(Inventory(devices=(gpu,)), DeviceDemand(), ())[0], owner=owner)  # type: ignore[arg-type]
+        DeviceGrant(uuid=gpu.uuid, device=gpu.uuid, number=gpu.number, owner=owner)
         for gpu, owner in zip(devices, owners, strict=True)
     )
     budget = DeviceBudget(gpus=1, inventory=Inventory(devices=devices), claims=claims)
@@ -167,11 +166,8 @@ def test_how_a_gpu_becomes_free_depends_on_who_has_it(
 
 
 def test_more_gpus_than_there_are_are_refused(make_target: Any, make_devices: Any) -> None:
-    with pytest.raises(InvalidError) as raised:
+    with pytest.raises(InvalidError, match=r"--gpus 5 .* here: GPU 0 NVIDIA H100 \(80Gi\), GPU 1 NVIDIA H100"):
         build_device_budget(make_target(), make_devices(make_gpu(0), make_gpu(1)), gpus=5)
-    assert str(raised.value) == (
-        "--gpus 5 is more than there is here: GPU 0 NVIDIA H100 (80Gi), GPU 1 NVIDIA H100 (80Gi)."
-    )
 
 
 def test_where_nothing_can_be_tried_no_search_begins(
@@ -187,12 +183,12 @@ def test_where_nothing_can_be_tried_no_search_begins(
             tune_service(place, target, request, Goal(), budget, gpus=gpus, devices=devices)  # type: ignore[arg-type]
         return str(raised.value)
 
-    assert search("gpu=1", 1) == (
-        "With 1 core and 1 GPU, nothing but 'serve' as it is can be tried: 1 × 1 core, gpu=1, any. Left out: 2 × "
-        "gpu=0.5: 1 core cannot be divided by 2. Give more: --cores 2; 4 × gpu=0.25: 1 core cannot be divided by 4. "
-        "Give more: --cores 4. Each instance has whole cores: give more of them (--cores 2), other GPUs (--gpus N), or "
-        "sizes of batches (--batches 4,16)."
+    refusal = search("gpu=1", 1)
+    assert refusal.startswith(
+        "With 1 core and 1 GPU, nothing but 'serve' as it is can be tried: 1 × 1 core, gpu=1, any."
     )
+    assert " Left out: 2 × gpu=0.5: " in refusal
+    assert refusal.endswith("(--cores 2), other GPUs (--gpus N), or sizes of batches (--batches 4,16).")
     assert "GPU" not in search("memory='1Gi'", None)
     assert place.deployed == []
 

@@ -306,9 +306,8 @@ def test_less_than_a_core_is_said_to_be_indivisible_and_not_to_be_too_much(tmp_p
     target = TuningTarget.find(Place("http://127.0.0.1:1"), f"{tmp_path}/app.py:serve")  # type: ignore[arg-type]
     for cores in (1, 2):
         machine = uniform(sockets=1, cores_per_socket=cores)
-        with pytest.raises(InvalidError) as raised:
+        with pytest.raises(InvalidError, match=rf"'serve' has less than a core, .*--cores {cores}$"):
             build_search_space(target, machine, [], cores=None, batches=[])
-        assert str(raised.value) == f"'serve' has less than a core, which cannot be divided. Give more: --cores {cores}"
 
 
 def test_a_copy_s_name_is_its_own() -> None:
