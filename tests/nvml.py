@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,12 +23,17 @@ GPU_IS_LOST = 15
 READ = """
 import os, pickle, sys
 from pathlib import Path
+from scanflow.accelerators.bounded_calls import BoundedCalls
 from scanflow.accelerators.nvml import NvmlAccelerators, read_accelerators
 accelerators = read_accelerators()
+if bound := os.environ.get("TEST_BOUND_S"):
+    accelerators = NvmlAccelerators(os.environ, calls=BoundedCalls(first_s=float(bound), later_s=float(bound)))
 if root := os.environ.get("TEST_ROOT"):
     folders = Path(root, "sys/bus/pci/devices"), Path(root, "proc")
     accelerators = NvmlAccelerators(os.environ, pci_devices=folders[0], proc=folders[1])
-sys.stdout.buffer.write(pickle.dumps(accelerators.read()))
+for _ in sys.stdin:
+    pickle.dump(accelerators.read(), sys.stdout.buffer)
+    sys.stdout.buffer.flush()
 """
 
 
@@ -47,7 +54,7 @@ class StubbedMachine:
     """GPUs that programs see which are started with its variables."""
 
     def __init__(self, folder: Path, *devices: Device, driver: str = "580.0") -> None:
-        self._file, self._driver = folder / "nvml.txt", driver
+        self._file, self._hanging, self._driver = folder / "nvml.txt", folder / "hanging", driver
         self.variables = {
             "LD_LIBRARY_PATH": str(build_stub()),
             "NVML_STUB": str(self._file),
@@ -61,6 +68,18 @@ class StubbedMachine:
         unfinished.write_text("\n".join(lines) + "\n")
         unfinished.replace(self._file)
 
+    def hang(self) -> None:
+        """Let every call of the library hang, until the devices are set again and :meth:`answer` lets them return."""
+        unfinished = self._file.with_suffix(".part")
+        os.mkfifo(unfinished)
+        os.link(unfinished, self._hanging)
+        unfinished.replace(self._file)
+
+    def answer(self) -> None:
+        """Let the calls return that hang: they fail."""
+        os.close(os.open(self._hanging, os.O_WRONLY))
+        self._hanging.unlink()
+
     def start_mps(self) -> None:
         """Leave what a running control daemon of the Multi-Process Service leaves; its process is this one."""
         folder = Path(self.variables["CUDA_MPS_PIPE_DIRECTORY"])
@@ -70,13 +89,33 @@ class StubbedMachine:
 
     def read(self, **environ: str) -> Inventory:
         """Read the inventory as a process of its own does."""
+        with self.open_reader(**environ) as read:
+            return read()
+
+    @contextmanager
+    def open_reader(self, **environ: str) -> Iterator[Callable[[], Inventory]]:
+        """Start a process, and give what reads the inventory in it; it has to end by itself in time."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
         variables = {**inherited, **self.variables, **environ}
-        process = subprocess.run(
-            [sys.executable, "-c", READ], env=variables, check=True, capture_output=True, timeout=PATIENCE_S
-        )
-        inventory: Inventory = pickle.loads(process.stdout)
-        return inventory
+        with subprocess.Popen(
+            [sys.executable, "-c", READ], env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as process:
+            requests, answers = process.stdin, process.stdout
+            assert requests is not None
+            assert answers is not None
+
+            def read() -> Inventory:
+                requests.write(b"\n")
+                requests.flush()
+                inventory: Inventory = pickle.load(answers)
+                return inventory
+
+            try:
+                yield read
+                requests.close()
+                assert process.wait(PATIENCE_S) == 0
+            finally:
+                process.kill()
 
 
 def _format_device(device: Device) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ from scanflow.accelerators.accelerator_port import (
     MigInstance,
     NoAccelerators,
 )
+from scanflow.accelerators.bounded_calls import BoundedCalls, HangingError
 from scanflow.accelerators.mps import find_mps_directory
 from scanflow.accelerators.visible import LIBRARY, restrict_to_visible
 from scanflow.installation import explain_install
@@ -27,6 +27,10 @@ PCI_DEVICES: Final = Path("/sys/bus/pci/devices")
 PROC: Final = Path("/proc")
 _INITIAL_PIDS: Final = "pid:[4026531836]"
 """The process ids of the machine itself: PROC_PID_INIT_INO of the kernel."""
+
+_CALLS: Final = BoundedCalls[Inventory](first_s=10.0, later_s=3.0)
+"""Those of this process: a driver that hangs does so for whoever asks. The first call may have to wake the devices; the
+later bound is shorter than the silence after which a service's supervisor takes an instance for dead."""
 
 _PROFILE = re.compile(r"MIG ([0-9]+g\.[0-9]+gb\S*)\s*$", re.IGNORECASE)
 _T = TypeVar("_T")
@@ -55,33 +59,40 @@ class NvmlAccelerators:
     """See :class:`~scanflow.accelerators.accelerator_port.Accelerators`. It holds the library open, as opening it takes
     long."""
 
-    def __init__(self, environ: Mapping[str, str], *, pci_devices: Path = PCI_DEVICES, proc: Path = PROC) -> None:
-        self._environ, self._pci_devices, self._proc = environ, pci_devices, proc
-        self._lock = threading.Lock()
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        *,
+        pci_devices: Path = PCI_DEVICES,
+        proc: Path = PROC,
+        calls: BoundedCalls[Inventory] = _CALLS,
+    ) -> None:
+        self._environ, self._pci_devices, self._proc, self._calls = environ, pci_devices, proc, calls
         self._opened = False
 
     def read(self) -> Inventory:
         import pynvml
 
-        with self._lock:
-            try:
-                if not self._opened:
-                    pynvml.nvmlInit()
-                    self._opened = True
-                driver = str(pynvml.nvmlSystemGetDriverVersion())
-                devices = [self._read_device(pynvml, number) for number in range(pynvml.nvmlDeviceGetCount())]
-            except pynvml.NVMLError as error:
-                return Inventory(absence=_explain_failure(error))
-        if not devices:
-            return Inventory(driver=driver, absence=f"NVIDIA's driver {driver} finds no GPU.")
-        return restrict_to_visible(
-            Inventory(
-                devices=tuple(devices),
-                driver=driver,
-                mps_directory=find_mps_directory(self._environ),
-                sees_processes=_read_pid_namespace(self._proc) == _INITIAL_PIDS,
-            ),
-            self._environ,
+        try:
+            inventory = self._calls.call(partial(self._read, pynvml))
+        except HangingError as error:
+            return Inventory(absence=_explain_hanging(error))
+        except pynvml.NVMLError as error:
+            return Inventory(absence=_explain_failure(error))
+        return restrict_to_visible(inventory, self._environ) if inventory.devices else inventory
+
+    def _read(self, nvml: Any) -> Inventory:
+        if not self._opened:
+            nvml.nvmlInit()
+            self._opened = True
+        driver = str(nvml.nvmlSystemGetDriverVersion())
+        devices = tuple(self._read_device(nvml, number) for number in range(nvml.nvmlDeviceGetCount()))
+        return Inventory(
+            devices=devices,
+            driver=driver,
+            absence="" if devices else f"NVIDIA's driver {driver} finds no GPU.",
+            mps_directory=find_mps_directory(self._environ),
+            sees_processes=_read_pid_namespace(self._proc) == _INITIAL_PIDS,
         )
 
     def _read_device(self, nvml: Any, number: int) -> Device:
@@ -187,6 +198,13 @@ def _explain_failure(error: Exception) -> str:
         "NVMLError_NoPermission": " Ask for access to /dev/nvidia*.",
     }.get(type(error).__name__, "")
     return f"NVIDIA's driver does not answer: {str(error).rstrip('.')}.{advice}"
+
+
+def _explain_hanging(error: HangingError) -> str:
+    return (
+        f"NVIDIA's driver does not answer for {error.waited_s:g} s. If nvidia-smi hangs as well, see what the kernel says "
+        "(dmesg | grep -i nvrm), and reset the GPU (nvidia-smi --gpu-reset) or restart the machine."
+    )
 
 
 def _read_pid_namespace(proc: Path) -> str:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from scanflow.backends.device_text import DeviceState, list_device_states
+from scanflow.errors import UnavailableError
 from scanflow_server import run_requests
 from scanflow_server.server_context import ServerContext
 from scanflow_server.token_roles import TokenHolder
@@ -20,12 +21,13 @@ def list_machine_devices(context: ServerContext, caller: TokenHolder) -> list[De
     """Return each GPU, and each part of one, as the driver has it now; what another team holds has no name.
 
     Raises:
-        UnavailableError: who holds them cannot be read.
+        UnavailableError: who holds them cannot be read, or what is held not.
     """
-    inventory = context.devices.read_inventory()
+    inventory, claims = context.devices.read_inventory(), context.devices.list_claims()
     if not inventory.devices:
+        if claims:
+            raise UnavailableError(f"The GPUs that are granted cannot be read: {inventory.absence}")
         return []
-    claims = context.devices.list_claims()
     if caller.team is not None and claims:
         own = set(_iterate_own(context, caller, caller.team))
         claims = [claim if claim.subject in own else replace(claim, who=_OTHERS, holder="") for claim in claims]

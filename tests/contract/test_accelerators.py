@@ -10,6 +10,7 @@ import pytest
 from scanflow.accelerators.accelerator_port import Accelerators, DeviceProcess, Inventory, NoAccelerators
 from scanflow.testing.accelerators import AcceleratorsContract, FakeAccelerators, Machine, make_gpu, make_mig_gpu
 from tests.nvml import StubbedMachine
+from tests.waiting import wait_until
 
 
 class TestTheDouble(AcceleratorsContract):
@@ -35,6 +36,25 @@ class TestNvml(AcceleratorsContract):
         read = StubbedMachine(tmp_path).read(NVML_STUB=str(tmp_path / "none"))
         assert read.devices == ()
         assert "NVIDIA's driver does not answer: Driver Not Loaded. Load its kernel module" in read.absence
+
+    def test_a_driver_that_hangs_is_explained_and_holds_up_no_exit(self, tmp_path: Path) -> None:
+        machine = StubbedMachine(tmp_path, make_gpu())
+        machine.hang()
+        read = machine.read(TEST_BOUND_S="0.2")  # its process has ended while the call still hangs
+        assert read.devices == ()
+        assert read.absence.startswith("NVIDIA's driver does not answer for 0.2 s. If nvidia-smi hangs as well, ")
+
+    def test_a_driver_that_answers_again_is_read_again(self, tmp_path: Path) -> None:
+        machine = StubbedMachine(tmp_path, make_gpu())
+        with machine.open_reader(TEST_BOUND_S="0.5") as read:
+            assert len(read().devices) == 1
+            machine.hang()
+            hanging = read()
+            assert (hanging.devices, read()) == ((), hanging)
+            machine.set_devices(make_gpu(0), make_gpu(1))
+            assert read() == hanging  # the call that was made before still hangs
+            machine.answer()
+            wait_until(lambda: len(read().devices) == 2, "the driver is read again")
 
     def test_without_the_library_no_driver_is_installed(self, tmp_path: Path) -> None:
         read = StubbedMachine(tmp_path, make_gpu()).read(LD_LIBRARY_PATH="")

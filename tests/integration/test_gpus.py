@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -639,3 +640,56 @@ def test_an_instance_that_takes_more_than_its_share_of_a_shared_gpu_is_killed_an
     assert "Its processes held 41Gi of GPU 0, and its share is 40Gi." in read_instance(cli, "first")["error"]
     wait_until(lambda: read_instance(cli, "first")["state"] == "ready", "it serves again")
     assert make_gpu(0).uuid in cli("predict", "first", "--data", "[[1.0]]").stdout
+
+
+CPU_APP = """
+import scanflow as sf
+app = sf.Application(name="cpu", workflows=[sf.Workflow(name="w", nodes=[sf.Executor(name="plain", mainfile="show.py")])])
+"""
+
+
+def test_with_a_driver_that_hangs_what_needs_no_gpu_goes_on(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = StubbedMachine(tmp_path, make_gpu(0))
+    for name, value in machine.variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    (tmp_path / "show.py").write_text("import os; print('sees', os.environ.get('CUDA_VISIBLE_DEVICES'))")
+    (tmp_path / "cpu.py").write_text(CPU_APP)
+    write_app(tmp_path, "gpu", "show.py")
+    machine.hang()
+    commands = (("run", "cpu.py"), ("plan", "gpu.py"), ("doctor",), ("topology",))
+    with ThreadPoolExecutor() as pool:  # each waits for the driver by itself
+        ran, *others = pool.map(lambda command: cli(*command), commands)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "sees None" in cli("logs", "@latest", "plain").stdout  # nothing is hidden where none can be granted
+    for other in others:
+        assert "NVIDIA's driver does not answer for 10 s." in other.stdout + other.stderr
+
+
+HANG_APP = """
+import scanflow as sf
+stuck = sf.Executor(name="stuck", mainfile="stuck.py", resources=sf.Resources(gpu=1), timeout=8)
+plain = sf.Executor(name="plain", mainfile="hold.py")
+app = sf.Application(name="shop", workflows=[sf.Workflow(name="w", nodes=[stuck, plain])])
+"""
+
+
+def test_a_driver_that_hangs_while_steps_run_holds_up_neither_their_ends_nor_their_timeouts(
+    cli: Cli, tmp_path: Path
+) -> None:
+    machine = StubbedMachine(tmp_path, make_gpu(0))
+    (tmp_path / "stuck.py").write_text("import time\nopen('running', 'w').close()\ntime.sleep(1000)")
+    (tmp_path / "hold.py").write_text(HOLD)
+    (tmp_path / "shop.py").write_text(HANG_APP)
+    with subprocess.Popen(
+        [*COMMAND, "run", "shop.py"], cwd=tmp_path, env={**os.environ, **machine.variables}, stdout=subprocess.DEVNULL
+    ) as driver:
+        wait_until(lambda: (tmp_path / "holding").exists() and (tmp_path / "running").exists(), "both run")
+        machine.hang()
+        (tmp_path / "go").touch()
+        assert driver.wait(PATIENCE_S) == 1
+    tasks = {task["task"]: task for task in json.loads(cli("show", "@latest", "--json").stdout)["tasks"]}
+    assert tasks["plain"]["state"] == "succeeded"
+    assert "timed out" in tasks["stuck"]["failure"]["summary"], tasks["stuck"]

@@ -54,6 +54,7 @@ def topology(
     Default: this machine; --from and --sysfs show another one.
     """
     from scanflow.accelerators.accelerator_port import Inventory
+    from scanflow.accelerators.visible import is_driver_loaded
     from scanflow.backends.device_claims import DeviceClaim, HomeDevices
     from scanflow.backends.device_text import format_machine_devices
     from scanflow.placement.sysfs import read_machine_copy, read_topology
@@ -88,6 +89,8 @@ def topology(
     _print_drawing(machine, _list_occupants(services, grants), grants, reasons)
     if inventory.devices:
         say("", *format_machine_devices(inventory, claims))
+    elif inventory.absence and is_driver_loaded():
+        say("", f"No GPU can be granted: {inventory.absence}")
 
 
 def _describe_devices(inventory: Inventory, claims: Sequence[DeviceClaim]) -> list[dict[str, Any]]:
