@@ -202,8 +202,8 @@ def _explain_failure(error: Exception) -> str:
 
 def _explain_hanging(error: HangingError) -> str:
     return (
-        f"NVIDIA's driver does not answer for {error.waited_s:g} s. If nvidia-smi hangs as well, see what the kernel says "
-        "(dmesg | grep -i nvrm), and reset the GPU (nvidia-smi --gpu-reset) or restart the machine."
+        f"NVIDIA's driver does not answer for {error.waited_s:g} s. If nvidia-smi hangs as well, see what the kernel "
+        "says (dmesg | grep -i nvrm), and reset the GPU (nvidia-smi --gpu-reset) or restart the machine."
     )
 
 

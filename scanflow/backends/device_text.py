@@ -43,11 +43,14 @@ def describe_uses(devices: Iterable[DeviceUse]) -> str:
 def _format_use(use: DeviceUse) -> str:
     how = {"exclusive": "", "mig": ""}.get(use.sharing, f", {use.share:g} of it by {use.sharing}")
     memory = "" if use.memory_bytes is None else f", {format_bytes(use.memory_bytes)}"
+    head = f"GPU {use.number}{f' {use.name}' if use.name else ''}{how}"
+    if use.fault:
+        return f"{head}{memory}, failed: {use.fault}"
     if use.peak_bytes is not None:
         memory = f", used {format_bytes(use.peak_bytes)}" + (f" of{memory[1:]}" if memory else "")
     load = "".join(f", {text}" for text in _format_load(use.busy_share, use.power_w))
     beside = f", beside {', '.join(use.others)}" if use.others else ""
-    return f"GPU {use.number}{f' {use.name}' if use.name else ''}{how}{memory}{load}{beside}"
+    return f"{head}{memory}{load}{beside}"
 
 
 class DeviceState(NamedTuple):

@@ -50,6 +50,7 @@ def _describe(device: Device, share: float, sharing: str) -> Iterator[DeviceUse]
             used_bytes=used,
             busy_share=device.busy_share if share == 1 else None,
             power_w=device.power_w if share == 1 else None,
+            fault=device.fault,
         )
     for part in device.mig_instances:
         yield DeviceUse(

@@ -70,6 +70,9 @@ class DeviceUse(Record):
     power_w: float | None = None
     """What the whole device took over the same time."""
 
+    fault: str = ""
+    """Why it cannot be used any more, in the driver's words; then nothing is read of it."""
+
     @property
     def memory_share(self) -> float | None:
         """The share of its memory that is held. None: not known."""

@@ -16,7 +16,7 @@ from scanflow.placement.queueing import Load
 from scanflow.text.masking import Masker
 
 InstanceState = Literal["starting", "ready", "draining", "waiting", "failed"]
-"""``waiting``: it ended and will be restarted after a pause; ``failed``: it will not."""
+"""``waiting``: it ended and will be restarted after a pause, or cannot start yet; ``failed``: it will not."""
 
 ServiceState = Literal["starting", "ready", "degraded", "backup", "idle", "failed", "unsupervised"]
 """``degraded``: fewer instances are ready than desired; ``backup``: another service answers for it; ``idle``: scaled to
@@ -97,6 +97,9 @@ class InstanceRecord(Record):
     in_flight: int = 0
     error: str | None = None
     """The reason for its last end, with the command that shows its log."""
+
+    waits_for: str | None = None
+    """What it waits for before it can start: ``a GPU: GPU 0 is granted to digits/1``."""
 
     @property
     def pid(self) -> int | None:
@@ -256,7 +259,10 @@ class ServiceRecord(Record):
     """Predictions that should have been recorded and were lost."""
 
     error: str | None = None
-    """Why the last change did not take effect."""
+    """Why the last change did not take effect; if none failed, why an instance ended or cannot start."""
+
+    failed_change: int | None = None
+    """The generation of the last change, if it failed."""
 
     scaling: Scaling | None = None
     """The autoscaling rule; None: the number of instances is the shape's."""

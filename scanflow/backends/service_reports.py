@@ -74,6 +74,7 @@ def report(
         recorded=int(window.totals.recorded),
         dropped=int(window.totals.dropped),
         error=failed.reason if failed is not None else problem,
+        failed_change=None if failed is None else failed.generation,
     )
     if record.error is None and all(instance.error is None for instance in instances):
         return record

@@ -138,6 +138,20 @@ def choose_devices(
         near: The NUMA nodes of the cores that it was given: devices of these go first.
         is_foreign: Whether a process is none of those that hold the claims. A device that one uses is not free.
     """
+    chosen = _choose(inventory, demand, claims, near, is_foreign)
+    if not isinstance(chosen, str):
+        return chosen
+    failed = [f"GPU {device.number} has failed: {device.fault}" for device in inventory.devices if device.fault]
+    return "; ".join(filter(None, (chosen, *failed))) or inventory.absence.rstrip(".")
+
+
+def _choose(
+    inventory: Inventory,
+    demand: DeviceDemand,
+    claims: Sequence[DeviceGrant],
+    near: Collection[int],
+    is_foreign: Callable[[DeviceProcess], bool],
+) -> tuple[DeviceGrant, ...] | str:
     if demand.copies > 1:
         return _choose_copies(inventory, demand, claims, near, is_foreign)
     if demand.profile is not None:
@@ -166,7 +180,7 @@ def _choose_copies(
     chosen: list[DeviceGrant] = []
     for _ in range(demand.copies):
         own = [replace(grant, owner="its other ranks") for grant in chosen]
-        more = choose_devices(inventory, replace(demand, copies=1), [*claims, *own], near=near, is_foreign=is_foreign)
+        more = _choose(inventory, replace(demand, copies=1), [*claims, *own], near, is_foreign)
         if isinstance(more, str):
             return f"{len(chosen)} of {demand.copies} free; {more}"
         chosen += more

@@ -644,7 +644,8 @@ def test_an_instance_that_takes_more_than_its_share_of_a_shared_gpu_is_killed_an
 
 CPU_APP = """
 import scanflow as sf
-app = sf.Application(name="cpu", workflows=[sf.Workflow(name="w", nodes=[sf.Executor(name="plain", mainfile="show.py")])])
+plain = sf.Executor(name="plain", mainfile="show.py")
+app = sf.Application(name="cpu", workflows=[sf.Workflow(name="w", nodes=[plain])])
 """
 
 

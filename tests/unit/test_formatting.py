@@ -237,7 +237,13 @@ def test_images() -> None:
 def test_services() -> None:
     many = service(state="degraded", instances=[READY, WAITING], revisions=[CURRENT, CANARY], recorded=5, dropped=1)
     backup = service(state="backup", backup="spare", grpc="127.0.0.1:46701", shape=Shape(cores=1.5), revisions=[])
-    wrong = service(instances=[WAITING], error="instance 2: ended by signal 9", shape=Shape(affinity="cpu"))
+    wrong = service(
+        instances=[WAITING], error="instance 2: ended by signal 9", failed_change=2, shape=Shape(affinity="cpu")
+    )
+    lost = {"number": 0, "uuid": "GPU-0", "name": "NVIDIA H100", "sharing": "exclusive", "fault": "GPU is lost"}
+    waits = WAITING.model_copy(update={"waits_for": "a GPU: GPU 1 is granted to other/1"}).with_details(devices=[lost])
+    without_gpu = service(instances=[waits], error="ended by signal 9")
+    denied = service(instances=[], error="the quota is exceeded")
     classes = service(revisions=[RevisionRecord(id="r7")])
     explanation = Explanation(
         service="digits", at=NOW, metric="rps", sample=31.0, target=20, up=20, down=16, instances=2, wanted=4,
@@ -249,6 +255,8 @@ def test_services() -> None:
         *("# canary", *service_text.format_service(service(revisions=[CURRENT, CANARY]))),
         *("# backup", *service_text.format_service(backup)),
         *("# a failed change", *service_text.format_service(wrong)),
+        *("# a lost GPU", *service_text.format_service(without_gpu)),
+        *("# a refused pod", *service_text.format_service(denied)),
         *("# on a cluster", *service_text.format_service(service(instances=[POD]))),
         *("# explained", *service_text.format_explanation(explanation)),
         *service_text.format_explanation(explanation.model_copy(update={"sample": None}))[:2],

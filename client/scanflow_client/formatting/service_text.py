@@ -185,14 +185,17 @@ def _suggest_command(record: ServiceRecord) -> str:
 
 
 def _format_errors(record: ServiceRecord) -> list[str]:
-    change = [f"The last change failed: {record.error}"] if record.error else []
-    return change + [
+    change = f"The last change failed: {record.error}" if record.error and record.failed_change is not None else ""
+    ends = [
         f"instance {instance.instance}: {instance.error}"
         for instance in record.instances
         if instance.error
         and instance.state in {"waiting", "failed"}
-        and instance.error.partition(". Its log")[0] not in (record.error or "")
+        and instance.error.partition(". Its log")[0] not in change
     ]
+    waits = [f"instance {it.instance} waits for {it.waits_for}" for it in record.instances if it.waits_for]
+    other = "" if not record.error or any(record.error in line for line in [change, *ends]) else record.error
+    return [*filter(None, (change, other)), *ends, *waits]
 
 
 def _format_service_row(record: ServiceRecord) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scanflow.accelerators.accelerator_port import DeviceProcess, Inventory
 from scanflow.backends.device_claims import DeviceClaim
-from scanflow.backends.device_text import format_machine_devices, format_step_devices
+from scanflow.backends.device_text import describe_uses, format_machine_devices, format_step_devices
 from scanflow.backends.run_records import DeviceUse, TaskRecord
 from scanflow.names import StepName
 from scanflow.placement.device_grants import DeviceGrant
@@ -33,6 +33,23 @@ def test_a_step_shows_what_it_was_allocated_and_what_was_seen_of_it() -> None:
 def test_a_wide_fan_out_shows_some_of_its_gpus() -> None:
     tasks = [record(f"many.{n}", DeviceUse(number=n, uuid=f"GPU-{n}", sharing="exclusive")) for n in range(6)]
     assert format_step_devices(tasks) == ["GPUs of many: GPU 0; GPU 1; GPU 2; GPU 3; and 2 more"]
+
+
+def test_a_gpu_that_failed_shows_why_in_place_of_its_use() -> None:
+    use = DeviceUse(
+        number=0,
+        uuid="GPU-0",
+        name="NVIDIA H100",
+        sharing="mps",
+        share=0.5,
+        memory_bytes=8 * GIB,
+        peak_bytes=GIB,
+        busy_share=0.5,
+        power_w=90.0,
+        others=("other 1",),
+        fault="GPU is lost",
+    )
+    assert describe_uses([use]) == "GPU 0 NVIDIA H100, 0.5 of it by mps, 8 GiB, failed: GPU is lost"
 
 
 def test_a_machine_shows_how_full_its_gpus_are_and_by_whom() -> None:

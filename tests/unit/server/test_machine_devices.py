@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scanflow.accelerators.accelerator_port import DeviceProcess
+from scanflow.accelerators.accelerator_port import DeviceProcess, Inventory
 from scanflow.backends.device_claims import HomeDevices
 from scanflow.backends.run_records import RunRecord, RunState, TaskRecord
 from scanflow.names import StepName
@@ -75,6 +75,22 @@ def test_a_service_shows_the_gpus_of_its_instances_and_of_the_machine(
         assert "python 4711 (2Gi)" in text
 
 
+def test_a_service_shows_which_gpu_failed_and_what_an_instance_waits_for(
+    api: Api, context: ServerContext, machine: FakeAccelerators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = {"instance": "1", "state": "ready", "devices": [{**USE, "peak_bytes": GIB, "fault": "GPU is lost"}]}
+    waits = {"instance": "2", "state": "waiting", "waits_for": "a GPU: GPU 1 is granted to other/1"}
+    record = make_record("digits", "data", instances=[lost, waits], error="it was killed")
+    monkeypatch.setattr(context.deployer, "service", lambda _name: record)
+    with browsing(api, "vic", "viewer", "data") as vic:
+        text = vic.get("/services/digits")
+        assert '<td data-label="GPUs">GPU 0 NVIDIA H100, 0.5 of it by mps, 40 GiB, failed: GPU is lost</td>' in text
+        assert '<td data-label="waits for">a GPU: GPU 1 is granted to other/1</td>' in text
+        assert '<p class="wrong" role="alert">it was killed</p>' in text
+        record = record.model_copy(update={"failed_change": 2})
+        assert '<p class="wrong" role="alert">The last change failed: it was killed</p>' in vic.get("/services/digits")
+
+
 def test_a_run_shows_the_gpus_of_the_machine_while_it_has_or_awaits_one(
     api: Api, context: ServerContext, machine: FakeAccelerators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +114,17 @@ def test_where_there_is_no_gpu_nothing_is_said_of_any(
     context.devices = HomeDevices(context.settings.home, FakeAccelerators)
     with browsing(api) as ada:
         assert "GPU" not in ada.get("/")
+
+
+def test_where_the_gpus_that_are_granted_cannot_be_read_the_reason_is_said(
+    api: Api, context: ServerContext, machine: FakeAccelerators
+) -> None:
+    machine.change(0, processes=())
+    take(context, "services/digits/instances/1/1", "digits/1", DeviceDemand(share=0.25))
+    machine.inventory = Inventory(absence="NVIDIA's driver does not answer for 3 s.")
+    with browsing(api) as ada:
+        page = ada.get("/")
+        assert "The GPUs that are granted cannot be read: NVIDIA&#39;s driver does not answer for 3 s." in page
 
 
 def test_a_page_is_shown_though_nobody_can_read_who_holds_what(

@@ -308,6 +308,53 @@ def test_an_instance_waits_for_one_that_drains(tmp_path: Path, make_pool: Any) -
     assert start(service, pool) == ""
 
 
+def test_a_gpu_that_fails_is_said_in_place_of_its_readings(tmp_path: Path, make_pool: Any) -> None:
+    service = GpuService(tmp_path, held=9)
+    pool = make_pool(service)
+    (instance,) = pool.instances
+    instance.find_process()
+    service.accelerators.change(0, busy_share=0.9, power_w=400.0)
+    pool.watch_devices(1000.0)
+    (use,) = instance.describe_devices()
+    assert (use.busy_share, use.power_w, use.used_bytes, use.fault) == (0.9, 400, 9 * GIB, "")
+    assert (instance.find_share("gpu", 60), instance.find_share("gpu_memory", 60)) == (0.9, 9 / 40)
+    service.accelerators.change(0, fault="GPU is lost")
+    pool.watch_devices(1002.0)
+    (use,) = instance.describe_devices()
+    assert (use.busy_share, use.power_w, use.used_bytes, use.fault) == (None, None, None, "GPU is lost")
+    assert (instance.find_share("gpu", 60), instance.find_share("gpu_memory", 60)) == (None, None)
+    service.accelerators.change(0, fault="")
+    pool.watch_devices(1004.0)
+    assert instance.describe_devices()[0].fault == ""
+
+
+def test_an_instance_that_has_ended_has_no_readings_and_says_what_it_waits_for(tmp_path: Path, make_pool: Any) -> None:
+    service = GpuService(tmp_path, held=9, count=2)
+    pool = make_pool(service)
+    (instance,) = pool.instances
+    instance.find_process()
+    service.accelerators.change(0, busy_share=0.9)
+    pool.watch_devices(1000.0)
+    instance.record_exit(1001.0, "it was killed", restart=True)
+    service.accelerators.change(0, fault="GPU is lost", busy_share=None)
+    service.devices.take(tmp_path / "services/other/instances/1/1", "other/1", DeviceDemand())
+    pool.watch_devices(1002.0)
+    desired = service.define(make_revision(2, service.make_files(2, 30)), generation=2)
+    for name in ("1", "2"):
+        with pytest.raises(UnavailableError, match="GPU 1 is granted to other/1; GPU 0 has failed: GPU is lost"):
+            pool.start(desired, name, read_topology(), count=1, now=1003.0)
+    waits = dict.fromkeys(("1", "2"), pool.waits_for)
+    record = build_record(desired, service.folder, count=2, instances=pool.instances, waits=waits)
+    why = "a GPU: GPU 1 is granted to other/1; GPU 0 has failed: GPU is lost"
+    assert [(it.instance, it.state, it.waits_for) for it in record.instances] == [
+        ("1", "waiting", why),
+        ("2", "waiting", why),  # it never began
+    ]
+    (use,) = record.instances[0].devices
+    assert (use.busy_share, use.fault) == (None, "GPU is lost")
+    assert (record.error, record.failed_change) == ("it was killed", None)
+
+
 def test_libraries_take_memory_as_they_need_it(tmp_path: Path, make_pool: Any) -> None:
     service = GpuService(tmp_path, held=0)
     assert start(service, make_pool(service)) == ""

@@ -95,6 +95,8 @@ class ServiceController:
         self._closing_since: float | None = None
         self._unanswered_since: float | None = None
         self._retry_at = 0.0
+        self._unstarted: list[str] = []  # the instances that are to be started, and were not yet
+        self._last_refusal = ""  # why one could not be started
         self._dirty = True
         self._reported: observed.ObservedState | None = None
 
@@ -103,6 +105,7 @@ class ServiceController:
     def adopt(self) -> None:
         """Adopt the processes of an earlier supervisor."""
         create_private_folder(self.folder.recorded)
+        self.pool.meet_driver()
         self.pool.adopt(self.desired, time.monotonic(), time.time())
         self.recording.adopt()
         self._log_event("supervisor restarted" if self.pool.alive else "supervisor started")
@@ -166,7 +169,8 @@ class ServiceController:
         if self._eager or moving or self.pool.has_unsent or self._refuser.busy or self.readers.since is not None:
             return EAGER_S
         now = time.monotonic()
-        due = [instance.due - now for instance in self.pool.instances if instance.phase == "waiting"]
+        waiting = [instance for instance in self.pool.instances if instance.phase == "waiting"]
+        due = [max(instance.due, self._retry_at) - now for instance in waiting]
         return max(0.0, min(due, default=1.0))
 
     @property
@@ -326,7 +330,9 @@ class ServiceController:
             if target.changing:
                 self._revert_change(f"instance {refusing.name} cannot serve the new version: {why}")
                 return
-        for action in reconcile(target, self.pool.instances, now):
+        actions = reconcile(target, self.pool.instances, now)
+        self._unstarted = [action.name for action in actions if action.kind == "start"]
+        for action in actions:
             self._perform(action, target, now)
 
     def _perform(self, action: InstanceAction, target: PoolTarget, now: float) -> None:
@@ -374,11 +380,15 @@ class ServiceController:
                 self._retry_at = now + WAIT_S
                 if self._gate.is_due("wait", 10.0, now):
                     self._log_event(f"instance {name} waits for one that drains: {waits_for}")
+                return
+            self._unstarted.remove(name)
+            self._last_refusal = ""
         except ScanflowError as error:
             self._retry_at = now + 5.0
             if target.changing:
                 self._revert_change(str(error))
-            else:
+            elif str(error) != self._last_refusal:
+                self._last_refusal = str(error)
                 self._log_event(f"instance {name} cannot be started: {error}")
 
     def _explain_failure(self, target: PoolTarget) -> str:
@@ -448,6 +458,7 @@ class ServiceController:
             self.folder,
             count=0 if self._stopping else self.autoscaler.count,
             instances=self.pool.instances,
+            waits=dict.fromkeys(self._unstarted, self.pool.waits_for) if self.pool.waits_for else {},
             window=self._window,
             backup_active=self._backup.active,
         )

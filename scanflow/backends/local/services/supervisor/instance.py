@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from scanflow.app.scaling import ScalingMetric
 from scanflow.backends.device_claims import SeenUse
+from scanflow.backends.device_faults import end_readings
 from scanflow.backends.device_load import compute_mean
 from scanflow.backends.local.services.control.channel import Channel
 from scanflow.backends.local.services.supervisor.attempts import (
@@ -19,6 +20,7 @@ from scanflow.backends.local.services.supervisor.attempts import (
     read_started,
 )
 from scanflow.backends.local.services.supervisor.instance_metrics import Usage, read_usage
+from scanflow.backends.run_records import DeviceUse
 from scanflow.placement.device_grants import DeviceGrant
 from scanflow.processes.cpu_priority import yield_cpu
 from scanflow.processes.identity import read_start_time
@@ -39,6 +41,7 @@ class Instance:
     path: Path  # the folder of its attempt
     devices: tuple[DeviceGrant, ...] = ()  # the GPUs that it was granted
     seen: SeenUse = field(default_factory=SeenUse)  # ... and what was seen of their use
+    faults: dict[str, str] = field(default_factory=dict)  # ... and of those that failed why, by the UUIDs of grants
     phase: Phase = "starting"
     since: float = 0.0  # start of this phase
     began: float = 0.0  # start of this attempt
@@ -133,10 +136,17 @@ class Instance:
     def find_share(self, metric: ScalingMetric, window_s: float) -> float | None:
         """Return how much it used lately of its cores, of its GPUs' time or of their memory; None: not known."""
         if metric == "gpu":
-            return self.seen.compute_busy_share(window_s)
+            return None if self.faults else self.seen.compute_busy_share(window_s)
         if metric == "gpu_memory":
-            return compute_mean(use.memory_share for use in self.seen.describe(self.devices))
+            return compute_mean(use.memory_share for use in self.describe_devices())
         return self.cpu_share if metric == "cpu" else None
+
+    def describe_devices(self) -> tuple[DeviceUse, ...]:
+        """Return the GPUs that it was granted, with what was read of those that it computes on."""
+        uses = self.seen.describe(self.devices)
+        return tuple(
+            use if self.alive and use.uuid not in self.faults else end_readings(use, self.faults) for use in uses
+        )
 
     def record_exit(self, now: float, reason: str | None, *, restart: bool) -> None:
         self.disconnect()

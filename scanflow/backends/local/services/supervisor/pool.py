@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from scanflow.accelerators.visible import VISIBLE
 from scanflow.backends.device_claims import HomeDevices
+from scanflow.backends.device_faults import find_fault
 from scanflow.backends.local.services.control.channel import Channel
 from scanflow.backends.local.services.grants import choose_grant
 from scanflow.backends.local.services.service_layout import ServiceFolder
@@ -55,6 +56,9 @@ class InstancePool:
         )
         self._devices = HomeDevices(folder.path.parent.parent)
         self._watched = 0.0
+        self.waits_for = ""
+        """What the instance waits for that could not be started last: ``a GPU: GPU 0 is granted to digits/1``."""
+
         self.by_name: dict[str, Instance] = {}
         self._by_path: dict[Path, Instance] = {}
 
@@ -78,6 +82,11 @@ class InstancePool:
         return any(instance.channel is not None and instance.channel.has_unsent for instance in self.instances)
 
     # Coming and going
+
+    def meet_driver(self) -> None:
+        """Wait for the first answer of the GPUs' driver, or that it gives none, before any instance is watched: one
+        would be taken for silent meanwhile."""
+        self._devices.read_inventory()
 
     def adopt(self, desired: DesiredState, now: float, wall: float) -> None:
         """Adopt the instances of an earlier supervisor; ``wall``: seconds since the epoch."""
@@ -108,6 +117,7 @@ class InstancePool:
             InvalidError: there are not enough cores.
             UnavailableError: the disk cannot be written, or no GPU is free.
         """
+        self.waits_for = ""
         spec_hash, shape = desired.definition.spec_hash, desired.definition.shape
         previous = self.by_name.get(name)
         if previous is not None and previous.spec_hash == spec_hash:
@@ -158,9 +168,10 @@ class InstancePool:
         taken = self._devices.take(path, f"{desired.name}/{name}", demand, near=grant.memory_nodes, leaving=beside)
         if not isinstance(taken, str):
             return taken
-        why = f"{demand} is not free: {taken}"
+        self.waits_for, why = f"a GPU: {taken}", f"{demand} is not free: {taken}"
         if crowded:
-            why = f"{why}, and too little of its memory for {versions}, which needs {versions.describe_size()}"
+            little = f", and too little of its memory for {versions}, which needs {versions.describe_size()}"
+            self.waits_for, why = f"{self.waits_for}{little}", f"{why}{little}"
         if any(other.phase == "draining" for other in crowded):
             return why
         way = f" To replace it all the same: scanflow delete {desired.name}, then scanflow deploy." if crowded else ""
@@ -253,18 +264,26 @@ class InstancePool:
 
     def watch_devices(self, now: float) -> None:
         """Read back who uses the GPUs of instances; kill those over a share that nothing else bounds."""
-        granted = [instance for instance in self.alive if instance.devices and instance.pid is not None]
+        having = [instance for instance in self.instances if instance.devices]
+        granted = [instance for instance in having if instance.alive and instance.pid is not None]
         if not granted:
             self._metrics.report_devices(self._folder.path.name, ())
-        if not granted or now - self._watched < POLL_S:
+        if not having or now - self._watched < POLL_S:
             return
         self._watched, inventory = now, self._devices.read_inventory()
+        for instance in having:
+            before, instance.faults = instance.faults, {}
+            for grant in instance.devices:
+                if fault := find_fault(inventory, grant):
+                    instance.faults[grant.uuid] = fault
+                    if before.get(grant.uuid) != fault:
+                        self._log_event(f"GPU {grant.number} of instance {instance.name} has failed: {fault}")
         for instance in granted:
             if instance.pid is not None and instance.seen.add(inventory, instance.devices, instance.pid, now):
                 self._log_event(f"instance {instance.name} uses more than its share of a GPU: killing it")
                 instance.refusal = instance.seen.excess  # if it loads another version, it would do it again
                 instance.kill()
-        uses = [use for instance in granted for use in instance.seen.describe(instance.devices)]
+        uses = [use for instance in granted for use in instance.describe_devices()]
         self._metrics.report_devices(self._folder.path.name, uses)
 
     def _compute_fair_share(self, instance: Instance) -> dict[str, Any]:

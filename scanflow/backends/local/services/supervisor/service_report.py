@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from scanflow.backends.local.services.service_layout import ServiceFolder
 from scanflow.backends.local.services.supervisor.instance import Instance
@@ -19,10 +19,12 @@ def build_record(
     *,
     count: int,
     instances: Iterable[Instance] = (),
+    waits: Mapping[str, str] | None = None,
     window: MetricsWindow | None = None,
     backup_active: bool = False,
 ) -> ServiceRecord:
-    window = window or MetricsWindow(0.0)
+    """Return a service's record. ``waits``: what the instances wait for that cannot be started, by name."""
+    window, waits = window or MetricsWindow(0.0), waits or {}
     ordered = sorted(instances, key=lambda instance: (len(instance.name), instance.name))
     errors = [instance.error for instance in ordered if instance.error and instance.phase in {"waiting", "failed"}]
     return report(
@@ -33,7 +35,14 @@ def build_record(
         grpc=desired.grpc_address,
         count=count,
         ready=sum(instance.phase == "ready" for instance in ordered),
-        instances=[_build_instance_record(instance, desired.name) for instance in ordered],
+        instances=[
+            *(_build_instance_record(instance, desired.name, waits.get(instance.name)) for instance in ordered),
+            *(
+                InstanceRecord(instance=name, state="waiting", waits_for=why)
+                for name, why in waits.items()
+                if all(instance.name != name for instance in ordered)
+            ),
+        ],
         revisions=[
             report_revision(revision, place, window, window.compute_recent_stats(revision.id))
             for place, revision in enumerate(desired.definition.revisions)
@@ -62,7 +71,7 @@ def _compute_state(
     return "degraded" if restarting else "starting"
 
 
-def _build_instance_record(instance: Instance, service: str) -> InstanceRecord:
+def _build_instance_record(instance: Instance, service: str, waits_for: str | None) -> InstanceRecord:
     error = None
     if instance.error is not None:
         error = f"{instance.error}. Its log: scanflow logs {service} --instance {instance.name}"
@@ -80,13 +89,14 @@ def _build_instance_record(instance: Instance, service: str) -> InstanceRecord:
         cpu_share=None if instance.cpu_share is None else round(instance.cpu_share, 2),
         in_flight=_parse_integer(instance.state.get("in_flight")) or 0,
         error=error,
+        waits_for=waits_for,
     ).with_details(
         pid=instance.pid,
         cpus=list(instance.cpus),
         memory_nodes=list(instance.state.get("memory_nodes") or instance.template.grant.memory_nodes),
         **(
             {
-                "devices": [use.model_dump() for use in instance.seen.describe(instance.devices)],
+                "devices": [use.model_dump() for use in instance.describe_devices()],
                 "unused_device_bytes": _parse_integer(instance.state.get("unused_device_bytes")),
             }
             if instance.devices
