@@ -9,6 +9,7 @@ import signal
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -694,3 +695,51 @@ def test_a_driver_that_hangs_while_steps_run_holds_up_neither_their_ends_nor_the
     tasks = {task["task"]: task for task in json.loads(cli("show", "@latest", "--json").stdout)["tasks"]}
     assert tasks["plain"]["state"] == "succeeded"
     assert "timed out" in tasks["stuck"]["failure"]["summary"], tasks["stuck"]
+
+
+def deploy_service(cli: Cli, folder: Path, name: str) -> None:
+    (folder / "app.py").write_text(SERVICE_APP)
+    (folder / "model.py").write_text(SERVICE_MODEL)
+    deployed = cli("deploy", f"app.py:{name}")
+    assert deployed.returncode == 0, deployed.stdout + deployed.stderr
+
+
+def test_a_service_says_that_its_gpu_is_lost_and_what_an_instance_waits_for(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus = [make_gpu(number, busy_share=0.1, power_w=90.0) for number in (0, 1)]
+    machine = StubbedMachine(tmp_path, *gpus)
+    for name, value in machine.variables.items():
+        monkeypatch.setenv(name, value)
+    deploy_service(cli, tmp_path, "first")
+    deploy_service(cli, tmp_path, "second")
+    machine.set_devices(replace(gpus[0], fault="it is lost"), gpus[1])
+    wait_until(lambda: "80 GiB, failed: GPU is lost\n" in cli("services", "first").stdout, "the loss is said")
+    os.kill(read_instance(cli, "first")["pid"], signal.SIGKILL)
+    why = "a GPU: GPU 1 is granted to second/1; GPU 0 has failed: GPU is lost"
+    wait_until(lambda: read_instance(cli, "first")["waits_for"] == why, "it says what it waits for")
+    screen = cli("services", "first").stdout
+    assert f"instance 1 waits for {why}\n" in screen
+    assert "80 GiB, failed: GPU is lost\n" in screen
+    assert "The last change failed" not in screen
+    assert cli("delete", "second").returncode == 0
+    wait_until(lambda: read_instance(cli, "first")["state"] == "ready", "it starts on the other GPU")
+    assert make_gpu(1).uuid in cli("predict", "first", "--data", "[[1.0]]").stdout
+
+
+def test_a_service_serves_on_when_its_supervisor_starts_again_while_the_driver_hangs(
+    cli: Cli, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = StubbedMachine(tmp_path, make_gpu(0))
+    for name, value in machine.variables.items():
+        monkeypatch.setenv(name, value)
+    deploy_service(cli, tmp_path, "first")
+    pid = read_instance(cli, "first")["pid"]
+    machine.hang()
+    observed = home / "services" / "first" / "state.json"
+    supervisor = json.loads(observed.read_text())["by"]
+    os.kill(supervisor, signal.SIGKILL)
+    wait_until(lambda: json.loads(observed.read_text())["by"] != supervisor, "another supervisor reports")
+    wait_until(lambda: "NVIDIA's driver does not answer for 10 s" in cli("services", "first").stdout, "it is said")
+    assert (read_instance(cli, "first")["pid"], read_instance(cli, "first")["state"]) == (pid, "ready")
+    assert make_gpu(0).uuid in cli("predict", "first", "--data", "[[1.0]]").stdout

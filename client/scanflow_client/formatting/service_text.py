@@ -177,6 +177,8 @@ def _nest(flat: Sequence[Any], shape: Sequence[int]) -> Any:
 
 
 def _suggest_command(record: ServiceRecord) -> str:
+    if any((instance.waits_for or "").startswith("a GPU") for instance in record.instances):
+        return "See who has which GPU: scanflow topology"
     if record.state in {"failed", "degraded"}:
         return f"See why: scanflow logs {record.name}"
     if any(revision.role != "current" for revision in record.revisions):
