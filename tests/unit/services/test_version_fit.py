@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import time
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -16,8 +17,10 @@ from hypothesis import strategies as st
 from scanflow.accelerators.accelerator_port import DeviceProcess, Inventory
 from scanflow.backends.device_claims import HomeDevices
 from scanflow.backends.local.services.service_layout import ServiceFolder
-from scanflow.backends.local.services.state.observed import ObservedState, write_observed
+from scanflow.backends.local.services.state.desired import update_desired
+from scanflow.backends.local.services.state.observed import ObservedState, read_observed, write_observed
 from scanflow.backends.local.services.supervisor.attempts import Template
+from scanflow.backends.local.services.supervisor.controller import ServiceController
 from scanflow.backends.local.services.supervisor.instance_metrics import ServiceMetrics
 from scanflow.backends.local.services.supervisor.pool import InstancePool
 from scanflow.backends.local.services.supervisor.service_report import build_record
@@ -308,6 +311,29 @@ def test_an_instance_waits_for_one_that_drains(tmp_path: Path, make_pool: Any) -
     assert start(service, pool) == ""
 
 
+def test_libraries_take_memory_as_they_need_it(tmp_path: Path, make_pool: Any) -> None:
+    service = GpuService(tmp_path, held=0)
+    assert start(service, make_pool(service)) == ""
+    spec = json.loads((service.folder.get_attempts_folder("2") / "1" / "spec.json").read_text())
+    assert spec["env"]["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
+    assert spec["env"]["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+
+
+def test_an_instance_that_exceeds_its_share_with_another_version_does_not_get_it_again(
+    tmp_path: Path, make_pool: Any
+) -> None:
+    service = GpuService(tmp_path, held=21, gpu=0.5)
+    pool = make_pool(service)
+    (instance,) = pool.instances
+    instance.find_process()
+    pool.watch_devices(1000.0)
+    assert instance.refusal is not None
+    assert "Its processes held 21Gi of GPU 0, and its share is 20Gi." in instance.refusal
+
+
+# GPUs that fail
+
+
 def test_a_gpu_that_fails_is_said_in_place_of_its_readings(tmp_path: Path, make_pool: Any) -> None:
     service = GpuService(tmp_path, held=9)
     pool = make_pool(service)
@@ -355,21 +381,47 @@ def test_an_instance_that_has_ended_has_no_readings_and_says_what_it_waits_for(t
     assert (record.error, record.failed_change) == ("it was killed", None)
 
 
-def test_libraries_take_memory_as_they_need_it(tmp_path: Path, make_pool: Any) -> None:
-    service = GpuService(tmp_path, held=0)
-    assert start(service, make_pool(service)) == ""
-    spec = json.loads((service.folder.get_attempts_folder("2") / "1" / "spec.json").read_text())
-    assert spec["env"]["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
-    assert spec["env"]["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
-
-
-def test_an_instance_that_exceeds_its_share_with_another_version_does_not_get_it_again(
-    tmp_path: Path, make_pool: Any
+def test_the_wait_for_a_driver_that_hangs_is_not_taken_for_the_silence_of_instances(
+    tmp_path: Path, make_pool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service = GpuService(tmp_path, held=21, gpu=0.5)
-    pool = make_pool(service)
-    (instance,) = pool.instances
-    instance.find_process()
-    pool.watch_devices(1000.0)
-    assert instance.refusal is not None
-    assert "Its processes held 21Gi of GPU 0, and its share is 20Gi." in instance.refusal
+    service = GpuService(tmp_path, held=9)
+    make_pool(service)
+    desired, now = service.define(make_revision(1, service.make_files(1, 8))), [100.0]
+    controller = ServiceController(
+        service.folder, desired, Mock(adopt=Mock(return_value=None)), selectors.DefaultSelector()
+    )
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    def wait_first() -> Inventory:
+        now[0] = max(now[0], 110.0)
+        return Inventory(absence="The driver does not answer for 10 s.")
+
+    monkeypatch.setattr(service.accelerators, "read", wait_first)
+    controller.adopt()
+    (instance,) = controller.pool.instances
+    controller.pool.watch_devices(110.0)
+    assert (instance.since, now[0]) == (110.0, 110.0)
+
+
+def test_a_supervisor_pauses_between_its_tries_to_start_an_instance(tmp_path: Path, make_pool: Any) -> None:
+    service = GpuService(tmp_path, held=9)
+    make_pool(service)
+    service.accelerators.change(0, fault="GPU is lost")
+    desired = service.define(make_revision(1, service.make_files(1, 8))).model_copy(update={"port": 0, "settled": 1})
+    update_desired(service.folder, lambda _: desired)
+    shims = Mock(adopt=Mock(return_value=None), wait=Mock(return_value=[]))
+    controller = ServiceController(service.folder, desired, shims, selectors.DefaultSelector())
+    controller.adopt()
+    (instance,) = controller.pool.instances
+    instance.template = Template(desired.definition.spec_hash, 1.0, Grant(cpus=(), memory_nodes=()))
+    instance.record_exit(time.monotonic() - 10, "it was killed", restart=True)
+    assert controller.pause_s() == 0
+    controller.tick()
+    observed = read_observed(service.folder)
+    assert observed is not None
+    assert [it.waits_for for it in observed.record.instances] == ["a GPU: GPU 0 has failed: GPU is lost"]
+    pause_s = controller.pause_s()
+    controller.close()
+    for shared in controller.sockets:
+        shared.close()
+    assert pause_s > 1
