@@ -33,11 +33,16 @@ def test_a_call_returns_or_raises_what_its_function_does() -> None:
 
 def test_while_one_hangs_no_other_begins_and_nobody_waits() -> None:
     calls, released, begun = BoundedCalls[int](first_s=0.1, later_s=LONG_S), threading.Event(), list[int]()
+
+    def begin() -> int:
+        begun.append(1)
+        return 1
+
     hang(calls, released)
     before, threads = time.monotonic(), threading.active_count()
     for _ in range(100):
         with pytest.raises(HangingError, match=r"no answer for 0\.1 s"):
-            calls.call(lambda: begun.append(1) or 1)
+            calls.call(begin)
     assert time.monotonic() - before < 5
     assert (begun, threading.active_count()) == ([], threads)
     released.set()

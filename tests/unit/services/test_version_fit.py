@@ -394,7 +394,7 @@ def test_the_wait_for_a_driver_that_hangs_is_not_taken_for_the_silence_of_instan
 
     def wait_first() -> Inventory:
         now[0] = max(now[0], 110.0)
-        return Inventory(absence="The driver does not answer for 10 s.")
+        return Inventory(absence="The driver hangs.")
 
     monkeypatch.setattr(service.accelerators, "read", wait_first)
     controller.adopt()
@@ -403,7 +403,7 @@ def test_the_wait_for_a_driver_that_hangs_is_not_taken_for_the_silence_of_instan
     assert (instance.since, now[0]) == (110.0, 110.0)
 
 
-def test_a_supervisor_pauses_between_its_tries_to_start_an_instance(tmp_path: Path, make_pool: Any) -> None:
+def test_a_supervisor_pauses_between_two_starts_of_an_instance(tmp_path: Path, make_pool: Any) -> None:
     service = GpuService(tmp_path, held=9)
     make_pool(service)
     service.accelerators.change(0, fault="GPU is lost")
