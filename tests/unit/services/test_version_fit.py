@@ -369,7 +369,7 @@ def test_an_instance_that_has_ended_has_no_readings_and_says_what_it_waits_for(t
     for name in ("1", "2"):
         with pytest.raises(UnavailableError, match="GPU 1 is granted to other/1; GPU 0 has failed: GPU is lost"):
             pool.start(desired, name, read_topology(), count=1, now=1003.0)
-    waits = dict.fromkeys(("1", "2"), pool.waits_for)
+    waits: dict[str, str] = {"1": pool.waits_for, "2": pool.waits_for}
     record = build_record(desired, service.folder, count=2, instances=pool.instances, waits=waits)
     why = "a GPU: GPU 1 is granted to other/1; GPU 0 has failed: GPU is lost"
     assert [(it.instance, it.state, it.waits_for) for it in record.instances] == [
