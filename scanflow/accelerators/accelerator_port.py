@@ -73,6 +73,9 @@ class Inventory:
     absence: str = ""
     """Why none can be read, and what to do; empty if there are some."""
 
+    hidden: str = ""
+    """Which others this process may not use, and why."""
+
     mps_directory: str | None = None
     """The pipe directory of the running control daemon of NVIDIA's Multi-Process Service; None: none runs."""
 

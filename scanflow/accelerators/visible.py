@@ -58,8 +58,13 @@ def restrict_to_visible(inventory: Inventory, environ: Mapping[str, str]) -> Inv
             earlier = chosen[device.uuid]
             device = replace(device, mig_instances=(*earlier.mig_instances, *device.mig_instances))
         chosen[device.uuid] = device
-    hidden = f"{VISIBLE}={value!r} hides all {len(inventory.devices)} GPUs of this machine from this process."
-    return replace(inventory, devices=tuple(chosen.values()), absence=inventory.absence if chosen else hidden)
+    if not chosen:
+        hidden = f"{VISIBLE}={value!r} hides all {len(inventory.devices)} GPUs of this machine from this process."
+        return replace(inventory, devices=(), absence=hidden)
+    others = ", ".join(f"GPU {device.number}" for device in inventory.devices if device.uuid not in chosen)
+    return replace(
+        inventory, devices=tuple(chosen.values()), hidden=f"{VISIBLE}={value!r} hides {others}" if others else ""
+    )
 
 
 def _has_ambiguous_numbers(inventory: Inventory, value: str, environ: Mapping[str, str]) -> bool:

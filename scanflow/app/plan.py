@@ -90,17 +90,23 @@ class Plan(_Planned):
     unsized: int
     """Steps without a memory request, which the peak does not include."""
 
+    peak_gpus: float = 0.0
+    """Whole GPUs and shares, but no parts of one that is cut; at most those of the machine, as steps wait."""
+
+    machine_gpus: float = UNBOUNDED
+    """:data:`UNBOUNDED` where the machine's, or the cluster's, are not known, or no step asks for one."""
+
     instances: tuple[PlannedInstance, ...] = ()
     objects: tuple[PlannedObject, ...] = ()
     """The objects that would be created or changed in a cluster; none on other backends."""
 
     notes: tuple[str, ...] = ()
-    """What else holds of it: whether its GPUs have the memory for a second version."""
+    """What else holds of it: whether its GPUs are free, and have the memory for a second version."""
 
 
 def plan_workflow(workflow: Workflow, *, machine_cores: float, machine_memory_bytes: int) -> Plan:
     planned: list[PlannedStep] = []
-    peak_cores, peak_memory = 0.0, 0
+    peak_cores, peak_memory, peak_gpus = 0.0, 0, 0.0
     for wave, names in enumerate(workflow.levels):
         steps = [_plan_step(workflow, name, wave) for name in names]
         planned += steps
@@ -108,6 +114,7 @@ def plan_workflow(workflow: Workflow, *, machine_cores: float, machine_memory_by
         peak_cores = max(peak_cores, min(requested, machine_cores))
         largest = max(machine_memory_bytes, *(step.memory_bytes or 0 for step in steps))  # one alone is let through
         peak_memory = max(peak_memory, min(largest, sum(_sum_memory(step, machine_cores) for step in steps)))
+        peak_gpus = max(peak_gpus, min(UNBOUNDED, sum(_sum_gpus(workflow, step) for step in steps)))
     return Plan(
         workflow=workflow.name,
         steps=tuple(planned),
@@ -117,6 +124,7 @@ def plan_workflow(workflow: Workflow, *, machine_cores: float, machine_memory_by
         peak_cores=peak_cores,
         peak_memory_bytes=peak_memory,
         unsized=sum(step.memory_bytes is None for step in planned),
+        peak_gpus=peak_gpus,
     )
 
 
@@ -145,6 +153,13 @@ def plan_graph(
 def _sum_memory(step: PlannedStep, machine_cores: float) -> int:
     at_once = max(1, math.floor(machine_cores / step.cores))
     return (step.memory_bytes or 0) * min(at_once, at_once if step.width is None else step.width)
+
+
+def _sum_gpus(workflow: Workflow, step: PlannedStep) -> float:
+    node = workflow.by_name[step.name]
+    assert isinstance(node, Executor)
+    gpu = node.resources.gpu
+    return 0.0 if isinstance(gpu, str) or not gpu else gpu * (math.inf if step.width is None else step.width)
 
 
 def _plan_step(workflow: Workflow, name: str, wave: int) -> PlannedStep:

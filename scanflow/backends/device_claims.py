@@ -20,7 +20,7 @@ from scanflow.accelerators.accelerator_port import Accelerators, Device, DeviceP
 from scanflow.accelerators.mps import SERVER_NAME
 from scanflow.accelerators.nvml import read_accelerators
 from scanflow.accelerators.visible import HOLDER_VARIABLE, MEMORY_VARIABLE
-from scanflow.app.quantities import round_memory
+from scanflow.app.quantities import format_bytes
 from scanflow.backends.device_load import WINDOW_S, LoadReading, RecentLoad, compute_mean
 from scanflow.backends.device_waits import DeviceWaits
 from scanflow.backends.run_records import DeviceUse
@@ -138,10 +138,11 @@ class HomeDevices:
         with self._change():
             self._waits.remove(self._name(folder))
 
-    def explain_wait(self, demand: DeviceDemand) -> str:
-        """Return why an attempt would have to wait for its devices now; empty: it would not."""
-        ahead = self._waits.list_ahead("", None)
-        chosen = self._choose(self.read_inventory(), demand, self.list_claims(), ahead)
+    def explain_wait(self, demand: DeviceDemand, *, leaving: Collection[Path] = ()) -> str:
+        """Return why an attempt that replaces those ``leaving`` would have to wait for its devices now; empty: it
+        would not."""
+        without, ahead = {self._name(attempt) for attempt in leaving}, self._waits.list_ahead("", None)
+        chosen = self._choose(self.read_inventory(), demand, self.list_claims(), ahead, without=without)
         return chosen if isinstance(chosen, str) else ""
 
     def _choose(
@@ -350,8 +351,8 @@ def measure_use(inventory: Inventory, grant: DeviceGrant, session: int) -> Measu
     excess = ""
     if grant.sharing == "time slicing" and grant.memory_bytes is not None and used > grant.memory_bytes:
         excess = (
-            f"Its processes held {round_memory(used)} of GPU {grant.number}, and its share is "
-            f"{round_memory(grant.memory_bytes)}. Ask for more (gpu= or gpu_memory=), or bound what the framework "
+            f"Its processes held {format_bytes(used)} of GPU {grant.number}, and its share is "
+            f"{format_bytes(grant.memory_bytes)}. Ask for more (gpu= or gpu_memory=), or bound what the framework "
             f"takes: {MEMORY_VARIABLE} tells the share."
         )
     others = tuple(process for process, leader in processes if leader not in {None, session})

@@ -41,7 +41,9 @@ def describe_uses(devices: Iterable[DeviceUse]) -> str:
 
 
 def _format_use(use: DeviceUse) -> str:
-    how = {"exclusive": "", "mig": ""}.get(use.sharing, f", {use.share:g} of it by {use.sharing}")
+    share = "all" if use.share >= 1 else f"{use.share:g}"  # all: in several shares, as of the ranks of a job
+    way = "MPS" if use.sharing == "mps" else use.sharing
+    how = "" if use.sharing in {"exclusive", "mig"} else f", {share} of it by {way}"
     memory = "" if use.memory_bytes is None else f", {format_bytes(use.memory_bytes)}"
     head = f"GPU {use.number}{f' {use.name}' if use.name else ''}{how}"
     if use.fault:
@@ -57,7 +59,7 @@ class DeviceState(NamedTuple):
     """A GPU of a machine, or a part of one: what it is, how full it is, and by whom."""
 
     name: str
-    """``GPU 0 NVIDIA H100 (80Gi), NUMA node 1``, or ``part 1g.10gb``."""
+    """``GPU 0 NVIDIA H100 (80 GiB), NUMA node 1``, or ``part 1, 1g.10gb``."""
 
     number: int
     is_part: bool
@@ -68,10 +70,10 @@ class DeviceState(NamedTuple):
     """To whom it is granted, each as text and with its claim: ``calm-otter-417/train (0.5 of it)``."""
 
     note: str = ""
-    """Why it is granted to nobody: it failed, is cut or free, or others use it."""
+    """Why it is not granted: it failed, is cut or free, or others use it."""
 
     processes: str = ""
-    """Who computes on it: ``python 4711 (12Gi)``."""
+    """Who computes on it: ``python 4711 (12 GiB)``."""
 
     def __str__(self) -> str:
         granted = f"granted to {', '.join(text for text, _ in self.holders)}" if self.holders else self.note
@@ -91,8 +93,9 @@ def list_device_states(inventory: Inventory, claims: Sequence[DeviceClaim]) -> l
             states.append(whole._replace(note=f"failed: {device.fault}" if device.fault else "cut into parts"))
         else:
             states.append(_fill_state(whole, device, claims, _format_load(device.busy_share, device.power_w)))
-        parts = [(DeviceState(f"part {it.profile}", device.number, is_part=True), it) for it in device.mig_instances]
-        states += [_fill_state(state, part, claims) for state, part in parts]
+        for place, part in enumerate(device.mig_instances, 1):
+            name = f"part {place}, {part.profile}"
+            states.append(_fill_state(DeviceState(name, device.number, is_part=True), part, claims))
     return states
 
 
@@ -113,7 +116,7 @@ def _fill_state(
         for grant in claim.grants
         if grant.uuid == device.uuid
     ]
-    note = "" if holders else "granted to nobody" if device.processes else "free"
+    note = "" if holders else "not granted" if device.processes else "free"
     return state._replace(
         used=", ".join([*used, *load]),
         holders=holders,
@@ -123,5 +126,7 @@ def _fill_state(
 
 
 def format_machine_devices(inventory: Inventory, claims: Sequence[DeviceClaim]) -> list[str]:
-    """Return a line for each GPU, and for each part of one: how full it is, and by whom."""
-    return list(map(str, list_device_states(inventory, claims)))
+    """Return a line for each GPU, and for each part of one: how full it is, and by whom; and one for those that this
+    process may not use."""
+    hidden = [f"{inventory.hidden} from this process"] if inventory.hidden else []
+    return [*map(str, list_device_states(inventory, claims)), *hidden]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from scanflow.app.workflow import Workflow
 from scanflow.app_files import AppFiles
 from scanflow.backends.step_process import iterate_options
 from scanflow.errors import InvalidError, NotFoundError, UnsupportedError, did_you_mean
+from scanflow.placement.device_grants import build_demand
 from scanflow.placement.mpi.job_plan import MPIPlan
 
 
@@ -89,6 +91,8 @@ def build_one_step_plan(
     """Return the plan of a job for ``scanflow plan``; ``machine``: cores and bytes of memory of the machine."""
     machine_cores, machine_memory_bytes = machine
     cores = sum(worker.cores for worker in plan.workers)
+    demand, gpu = build_demand(workload.resources_per_task), workload.resources_per_task.gpu
+    devices = [] if demand is None else [str(replace(demand, copies=workload.n_tasks))]
     step = PlannedStep(
         name=workload.name,
         wave=0,
@@ -96,7 +100,7 @@ def build_one_step_plan(
         after=(),
         cores=cores,
         memory_bytes=workload.memory_bytes,
-        notes=tuple(notes),
+        notes=(*devices, *notes),
     )
     return Plan(
         workflow=workflow.name,
@@ -107,6 +111,7 @@ def build_one_step_plan(
         peak_cores=cores,
         peak_memory_bytes=workload.memory_bytes or 0,
         unsized=int(workload.memory_bytes is None),
+        peak_gpus=0.0 if isinstance(gpu, str) else float(workload.n_tasks * gpu),
     )
 
 

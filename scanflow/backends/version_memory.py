@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from scanflow.accelerators.accelerator_port import Inventory
-from scanflow.app.quantities import round_memory
+from scanflow.app.quantities import format_bytes
 from scanflow.backends.device_claims import find_part, measure_use
 from scanflow.instance_messages import ModelFiles, Node, Revision
 from scanflow.placement.device_grants import DeviceGrant
@@ -45,7 +45,7 @@ class InstanceMemory:
         numbers = ", ".join(map(str, self.gpus))
         if self.needed_bytes is None or self.bound_bytes is None:
             return f"what {who} holds of GPU {numbers} is not known"
-        needed, bound = round_memory(self.needed_bytes), round_memory(self.bound_bytes)
+        needed, bound = format_bytes(self.needed_bytes), format_bytes(self.bound_bytes)
         return f"{who} needs {needed} of the {bound} that it may hold of GPU {numbers}"
 
 
@@ -63,10 +63,10 @@ class LoadedVersions:
         return " and ".join(self.names)
 
     def describe_size(self) -> str:
-        """Return ``at least 12Gi, the size of its files``."""
+        """Return ``at least 12 GiB, the size of its files``."""
         if self.file_bytes is None:
             return "an unknown amount"
-        return f"at least {round_memory(self.file_bytes)}, the size of its files"
+        return f"at least {format_bytes(self.file_bytes)}, the size of its files"
 
 
 def measure_memory(

@@ -79,7 +79,7 @@ class DeviceBudget:
         if self.inventory is None:
             return ""
         try:
-            check_demand(self.inventory, self._build_demand(gpu), copies=instances)
+            check_demand(self.inventory, replace(self._build_demand(gpu), copies=instances, copy="instance"))
         except UnsupportedError as error:
             return str(error)
         return ""

@@ -11,7 +11,7 @@ from scanflow.accelerators.accelerator_port import Device, DeviceProcess, Invent
 from scanflow.accelerators.mps import START, build_mps_variables
 from scanflow.accelerators.usable_memory import compute_usable_bytes
 from scanflow.accelerators.visible import MEMORY_VARIABLE, SHARE_VARIABLE, VISIBLE
-from scanflow.app.quantities import round_memory
+from scanflow.app.quantities import format_bytes, format_count
 from scanflow.app.resources import Resources
 from scanflow.errors import InvalidError, UnsupportedError
 
@@ -34,15 +34,24 @@ class DeviceDemand:
     """Of a share, the most it may use; else what each device must have."""
 
     copies: int = 1
-    """The ranks of a job, each with its own share or part."""
+    """How many get as much each: the ranks of a job, or the instances of a service."""
+
+    copy: str = "task"
+    """What one of them is called."""
+
+    @property
+    def joined(self) -> DeviceDemand:
+        """The same as one demand, if it is for whole devices: all copies get theirs beside each other."""
+        is_whole = self.profile is None and self.share == 1
+        return replace(self, count=self.count * self.copies, copies=1) if is_whole else self
 
     def __str__(self) -> str:
-        amount = "" if self.copies == 1 else f"{self.copies} x "
+        amount = "" if self.copies == 1 else f"{format_count(self.copies, self.copy)} x "
         if self.profile is not None:
             amount += f"gpu={self.profile!r}"
         else:
             amount += f"gpu={self.count if self.share == 1 else self.share}"
-        return amount if self.memory_bytes is None else f"{amount} with {round_memory(self.memory_bytes)}"
+        return amount if self.memory_bytes is None else f"{amount} with {format_bytes(self.memory_bytes)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,40 +93,45 @@ def build_demand(resources: Resources) -> DeviceDemand | None:
     return DeviceDemand(count=gpu, memory_bytes=memory)
 
 
-def check_demand(inventory: Inventory, demand: DeviceDemand, *, copies: int = 1) -> None:
-    """Check that a machine could grant a demand, to this many at once, if nothing else ran on it.
+def check_demand(inventory: Inventory, demand: DeviceDemand) -> None:
+    """Check that a machine could grant a demand, to all its copies at once, if nothing else ran on it.
 
     Raises:
         UnsupportedError: it could not; the message says what there is, and what to write.
     """
-    copies, demand = copies * demand.copies, replace(demand, copies=1)
+    alone = replace(demand, copies=1)
     if not inventory.devices:
-        raise UnsupportedError(f"{demand} asks for a GPU, and there is none here: {inventory.absence}")
+        raise UnsupportedError(f"{alone} asks for a GPU, and there is none here: {inventory.absence}")
     if demand.profile is not None:
-        _check_profile(inventory, demand, demand.profile)
+        _check_profile(inventory, alone, demand.profile)
     elif demand.share < 1:
-        _check_share(inventory, demand)
+        _check_share(inventory, alone)
     else:
-        _check_whole(inventory, demand)
+        _check_whole(inventory, alone)
     claims: list[DeviceGrant] = []
-    for count in range(copies):
-        chosen = choose_devices(inventory, demand, claims, is_foreign=lambda _: False)
+    for count in range(demand.copies):
+        chosen = choose_devices(inventory, alone, claims, is_foreign=lambda _: False)
         if isinstance(chosen, str):
             raise UnsupportedError(
-                f"{copies} x {demand} are more than there is here, which is enough for {count}: "
-                f"{_describe_inventory(inventory)}."
+                f"{demand} are more than there is here, which is enough for {count}: {_describe_inventory(inventory)}."
             )
         claims += chosen
 
 
 def check_environment(env: Mapping[str, object], inventory: Inventory, *, asks: bool) -> None:
-    """Check that a step or service does not name devices itself, except to hide all.
+    """Check that a step or service does not name devices itself, except to hide all in one that asks for none.
 
     Raises:
         InvalidError: it does.
     """
     named = env.get(VISIBLE)
-    if named is not None and (asks or (inventory.devices and named not in {"", "-1"})):
+    if named in {"", "-1"}:
+        if asks:
+            raise InvalidError(
+                f"its env sets {VISIBLE}={named!r}, which hides all GPUs from it, and it asks for one. Remove it, or "
+                "ask for none."
+            )
+    elif named is not None and (asks or inventory.devices):
         raise InvalidError(
             f"its env sets {VISIBLE}={named!r}, by which it would use GPUs that are given to others. Remove it, and "
             "ask for a GPU: resources=sf.Resources(gpu=1)."
@@ -152,6 +166,7 @@ def _choose(
     near: Collection[int],
     is_foreign: Callable[[DeviceProcess], bool],
 ) -> tuple[DeviceGrant, ...] | str:
+    demand = demand.joined
     if demand.copies > 1:
         return _choose_copies(inventory, demand, claims, near, is_foreign)
     if demand.profile is not None:
@@ -179,7 +194,7 @@ def _choose_copies(
     """Choose as often as there are copies, each beside the ones before; all of them, or none."""
     chosen: list[DeviceGrant] = []
     for _ in range(demand.copies):
-        own = [replace(grant, owner="its other ranks") for grant in chosen]
+        own = [replace(grant, owner=f"its other {demand.copy}s") for grant in chosen]
         more = _choose(inventory, replace(demand, copies=1), [*claims, *own], near, is_foreign)
         if isinstance(more, str):
             return f"{len(chosen)} of {demand.copies} free; {more}"
@@ -235,9 +250,14 @@ def merge_grants(grants: Iterable[DeviceGrant]) -> tuple[DeviceGrant, ...]:
     return tuple(merged.values())
 
 
+def describe_wait(demand: DeviceDemand, why: str) -> str:
+    """Return ``gpu=1 is not free now: GPU 0 is granted to calm-otter-417/train.``"""
+    return f"{demand} {'is' if demand.copies == 1 else 'are'} not free now: {why}."
+
+
 def describe_device(device: Device) -> str:
-    """Return ``GPU 0 NVIDIA H100 (80Gi)``."""
-    memory = "" if device.memory_bytes is None else f" ({round_memory(device.memory_bytes)})"
+    """Return ``GPU 0 NVIDIA H100 (80 GiB)``."""
+    memory = "" if device.memory_bytes is None else f" ({format_bytes(device.memory_bytes)})"
     return f"GPU {device.number}{f' {device.name}' if device.name else ''}{memory}"
 
 
@@ -252,8 +272,9 @@ def describe_use(
         held = describe_use(device, [claim for claim in own if not claim.is_kept], is_foreign, inventory)
         return f"{held}; {why}" if held else why
     if own:
-        share = f"{sum(claim.share for claim in own):.3g} of " if own[0].share < 1 else ""
-        return f"{share}GPU {device.number} is granted to {_format_owners(own)}"
+        share = sum(claim.share for claim in own)
+        part = f"{share:.3g} of " if share < 1 - _ROUNDING else ""
+        return f"{part}GPU {device.number} is granted to {_format_owners(own)}"
     return _describe_foreign(device.number, device.processes, is_foreign, inventory)
 
 
@@ -269,8 +290,8 @@ def _describe_foreign(
 
 
 def describe_process(process: DeviceProcess) -> str:
-    """Return ``python 4711 (12Gi)``."""
-    memory = "" if process.memory_bytes is None else f" ({round_memory(process.memory_bytes)})"
+    """Return ``python 4711 (12 GiB)``."""
+    memory = "" if process.memory_bytes is None else f" ({format_bytes(process.memory_bytes)})"
     return f"{process.name or 'process'} {process.pid}{memory}"
 
 
@@ -299,7 +320,7 @@ def _check_profile(inventory: Inventory, demand: DeviceDemand, profile: str) -> 
         raise UnsupportedError(f"{demand} names a part that no GPU here has. {there}")
     if all(not _has_memory(part.memory_bytes, demand.memory_bytes) for part in same):
         most = max(part.memory_bytes or 0 for part in same)
-        raise UnsupportedError(f"{demand} of memory is more than a {profile} has here: {round_memory(most)}.")
+        raise UnsupportedError(f"{demand} of memory is more than a {profile} has here: {format_bytes(most)}.")
 
 
 def _check_share(inventory: Inventory, demand: DeviceDemand) -> None:
@@ -363,7 +384,7 @@ def _choose_share(
         ) + demand.share > 1 + _ROUNDING:  # the service was started or ended meanwhile
             reasons.append(describe_use(device, claims, is_foreign, inventory))
         elif device.memory_bytes is not None and (memory or 0) > (free := device.memory_bytes - _sum_memory(own)):
-            reasons.append(f"GPU {device.number}: the shares of {_format_owners(own)} leave {round_memory(free)}")
+            reasons.append(f"GPU {device.number}: the shares of {_format_owners(own)} leave {format_bytes(free)}")
         else:
             grant = _build_grant(device, sharing=sharing, share=demand.share, memory_bytes=memory)
             fitting.append((sum(claim.share for claim in own), grant))
@@ -411,13 +432,7 @@ def _list_profiles(devices: Iterable[Device]) -> list[str]:
 def _describe_inventory(inventory: Inventory) -> str:
     described = [
         describe_device(device)
-        + (
-            f", which failed: {device.fault}"
-            if device.fault
-            else ", cut into parts (MIG)"
-            if device.mig_enabled
-            else ""
-        )
+        + (f", failed: {device.fault}" if device.fault else ", cut into parts (MIG)" if device.mig_enabled else "")
         for device in inventory.devices
     ]
-    return ", ".join(described)
+    return "; ".join([*described, *([inventory.hidden] if inventory.hidden else [])])

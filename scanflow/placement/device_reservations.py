@@ -57,6 +57,7 @@ def _keep(
     lasting: Collection[DeviceGrant],
     is_foreign: IsForeign,
 ) -> list[DeviceGrant]:
+    demand = demand.joined
     chosen = choose_devices(inventory, demand, claims, is_foreign=is_foreign)
     if not isinstance(chosen, str):
         return list(chosen)

@@ -90,21 +90,25 @@ class TestNvml(AcceleratorsContract):
         assert machine.read().mps_directory is None
 
     @pytest.mark.parametrize(
-        ("visible", "numbers"),
+        ("visible", "numbers", "others"),
         [
-            ("1", [1]),
-            ("1,0", [1, 0]),
-            ("GPU-00000001", [1]),
-            ("", []),
-            ("-1", []),
-            ("0,7,1", [0]),
-            ("MIG-00020001-aaaa", [2]),
+            ("1", [1], "GPU 0, GPU 2"),
+            ("1,0", [1, 0], "GPU 2"),
+            ("GPU-00000001", [1], "GPU 0, GPU 2"),
+            ("", [], ""),
+            ("-1", [], ""),
+            ("0,7,1", [0], "GPU 1, GPU 2"),
+            ("MIG-00020001-aaaa", [2], "GPU 0, GPU 1"),
+            ("0,1,2", [0, 1, 2], ""),
         ],
     )
-    def test_what_this_process_may_not_use_is_not_there(self, tmp_path: Path, visible: str, numbers: list[int]) -> None:
+    def test_what_this_process_may_not_use_is_not_there(
+        self, tmp_path: Path, visible: str, numbers: list[int], others: str
+    ) -> None:
         machine = StubbedMachine(tmp_path, make_gpu(0), make_gpu(1), make_mig_gpu(2, "1g.10gb", 2))
         read = machine.read(CUDA_VISIBLE_DEVICES=visible)
         assert [device.number for device in read.devices] == numbers
+        assert read.hidden == (f"CUDA_VISIBLE_DEVICES='{visible}' hides {others}" if others else "")
         assert (f"CUDA_VISIBLE_DEVICES='{visible}' hides all 3 GPUs" in read.absence) is (not numbers)
         if visible.startswith("MIG-"):
             assert [part.uuid for part in read.devices[0].mig_instances] == [visible]

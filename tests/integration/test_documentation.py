@@ -92,6 +92,14 @@ def test_the_agents_that_are_shown_can_be_loaded(tmp_path: Path) -> None:
     assert {strategy["name"] for strategy in json.loads(done.stdout)["strategies"]} == {"count", "check_predictions"}
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_an_example_that_imports_something_imports_all_that_it_uses(page: Path) -> None:
+    """Who copies one block alone has what it needs, though it is run after those before it."""
+    for example in examples(page, "python"):
+        if re.search(r"^(import|from) ", example, re.MULTILINE) and re.search(r"\bsf\.", example):
+            assert "import scanflow as sf\n" in example, example
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if examples(page, "yaml")], ids=lambda page: page.name)
 def test_a_pages_yaml_examples_are_applications(page: Path) -> None:
     for text in examples(page, "yaml"):

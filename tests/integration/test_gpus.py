@@ -185,15 +185,15 @@ def test_a_gpu_that_another_program_uses_is_waited_for(make_machine: Callable[..
 
     record = machine.run(script("train", gpu=1), observe=free)
     assert record.state == "succeeded"
-    assert list_waits(machine) == [("a GPU for train", "GPU 0 is used by notebook 1 (12Gi)")]
+    assert list_waits(machine) == [("a GPU for train", "GPU 0 is used by notebook 1 (12 GiB)")]
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"gpu": 2}, "Executor 'train': gpu=2 is more than there is here: GPU 0 NVIDIA H100 .80Gi.."),
+        ({"gpu": 2}, "Executor 'train': gpu=2 is more than there is here: GPU 0 NVIDIA H100 .80 GiB.."),
         ({"gpu": "1g.10gb"}, "Executor 'train': gpu='1g.10gb' names a part that no GPU here has."),
-        ({"gpu": 1, "gpu_memory": "100Gi"}, "Executor 'train': gpu=1 with 100Gi is more than there is here"),
+        ({"gpu": 1, "gpu_memory": "100Gi"}, "Executor 'train': gpu=1 with 100 GiB is more than there is here"),
         ({"env": {"CUDA_VISIBLE_DEVICES": "0"}}, "Executor 'train': its env sets CUDA_VISIBLE_DEVICES='0', by which"),
         ({"gpu": 1, "env": {"CUDA_VISIBLE_DEVICES": ""}}, "Executor 'train': its env sets CUDA_VISIBLE_DEVICES=''"),
     ],
@@ -248,11 +248,20 @@ def test_what_a_step_used_and_who_was_beside_it_is_read_back(home: Path, tmp_pat
     (tmp_path / "hold.py").write_text(HOLD)
     beside = DeviceProcess(pid=1, memory_bytes=GIB, name="other")
     accelerators = WatchedAccelerators(make_gpu(0), held_bytes=3 * GIB, beside=(beside,))
-    accelerators.was_read = (tmp_path / "go").touch
-    record = run_holder(Machine(home, tmp_path, accelerators), accelerators, gpu=1)
+    machine, running = Machine(home, tmp_path, accelerators), list[TaskRecord]()
+
+    def look() -> None:
+        (run,) = machine.backend.runs(limit=1)
+        running.append(find_task(machine.backend.show(run.name), "holder"))
+        if running[-1].devices[0].peak_bytes or len(running) > 9:
+            (tmp_path / "go").touch()
+
+    accelerators.was_read = look
+    record = run_holder(machine, accelerators, gpu=1)
     (use,) = find_task(record, "holder").devices
+    assert (running[-1].state, running[-1].devices[0].peak_bytes) == ("running", 3 * GIB), "told while it runs"
     assert record.state == "succeeded"
-    assert (use.peak_bytes, use.others) == (3 * GIB, ("other 1 (1Gi)",))
+    assert (use.peak_bytes, use.others) == (3 * GIB, ("other 1 (1 GiB)",))
 
 
 def test_a_step_that_takes_more_than_its_share_of_a_shared_gpu_is_stopped_with_the_reason(
@@ -265,7 +274,7 @@ def test_a_step_that_takes_more_than_its_share_of_a_shared_gpu_is_stopped_with_t
     assert (record.state, task.state) == ("failed", "failed")
     assert task.failure is not None
     assert task.failure.summary == "stopped: it used more than its share of a GPU"
-    assert "Its processes held 41Gi of GPU 0, and its share is 40Gi. Ask for more" in task.failure.cause
+    assert "Its processes held 41 GiB of GPU 0, and its share is 40 GiB. Ask for more" in task.failure.cause
 
 
 def test_a_step_within_its_share_goes_on(home: Path, tmp_path: Path) -> None:
@@ -288,6 +297,26 @@ def test_a_device_that_fails_in_the_midst_is_named_in_the_failure(
     task = find_task(machine.run(script("train", "crash.py", gpu=1), observe=fail), "train")
     assert task.failure is not None
     assert task.failure.summary == "exit code 1; GPU 0 has failed: GPU is lost"
+
+
+def test_a_device_that_fails_is_named_also_where_its_step_succeeds(
+    make_machine: Callable[..., Machine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine, seen = make_machine(make_gpu(0, busy_share=0.9)), list[Inventory]()
+    read = machine.accelerators.read
+
+    def watch() -> Inventory:
+        if (tmp_path / "holding").exists():
+            machine.accelerators.change(0, fault="GPU is lost")
+            seen.append(read())
+            if len(seen) == 3:
+                (tmp_path / "go").touch()
+        return read()
+
+    monkeypatch.setattr(machine.accelerators, "read", watch)
+    record = machine.run(script("train", "hold.py", gpu=1))
+    (use,) = find_task(record, "train").devices
+    assert (record.state, use.fault, use.busy_share) == ("succeeded", "GPU is lost", None)
 
 
 APP = """
@@ -446,12 +475,14 @@ def test_doctor_topology_plan_and_show_say_which_gpus_there_are(
         monkeypatch.setenv(name, value)
     (tmp_path / "show.py").write_text(SHOW)
     app = write_app(tmp_path, "shop", "show.py")
-    assert "gpu=1" in cli("plan", str(app)).stdout
+    planned = cli("plan", str(app)).stdout
+    assert "gpu=1" in planned
+    assert " cores, 1 of 1 GPUs and " in planned
     assert cli("run", str(app)).returncode == 0
     assert "GPUs of train: GPU 0 NVIDIA H100, 80 GiB" in cli("show", "@latest").stdout
     topology = cli("topology").stdout
-    assert "GPU 0 NVIDIA H100 (80Gi): 0 B used; free" in topology
-    assert "  part 1g.10gb: 0 B used; free" in topology
+    assert "GPU 0 NVIDIA H100 (80 GiB): 0 B used; free" in topology
+    assert "  part 1, 1g.10gb: 0 B used; free" in topology
     devices = json.loads(cli("topology", "--json").stdout)["devices"]
     assert [device["mig_enabled"] for device in devices] == [False, True]
     output = cli("doctor").stdout
@@ -496,7 +527,7 @@ def test_an_instance_gets_a_gpu_that_another_service_and_a_step_cannot_have(
     (tmp_path / "model.py").write_text(SERVICE_MODEL)
     planned = cli("plan", "app.py:first").stdout
     assert "gpu=1" in planned
-    assert "GPU memory: what a version needs is known once it serves." in planned
+    assert "GPU memory: what a second version would need is known once it serves." in planned
     deployed = cli("deploy", "app.py:first")
     assert deployed.returncode == 0, deployed.stdout + deployed.stderr
     assert make_gpu(0).uuid in cli("predict", "first", "--data", "[[1.0]]").stdout
@@ -508,6 +539,8 @@ def test_an_instance_gets_a_gpu_that_another_service_and_a_step_cannot_have(
     machine.set_devices(make_gpu(0, processes=(process,)))
     wait_until(lambda: "used 3 GiB of 80 GiB" in cli("services", "first").stdout, "its memory is read back")
     machine.set_devices(make_gpu(0))
+    planned = cli("plan", "app.py:second").stdout
+    assert "first/1. " in planned, "who has the only one"
     refused = cli("deploy", "app.py:second")
     assert refused.returncode != 0
     assert "granted to first/1." in refused.stderr
@@ -523,7 +556,7 @@ def test_an_instance_gets_a_gpu_that_another_service_and_a_step_cannot_have(
     assert make_gpu(0).uuid in cli("predict", "first", "--data", "[[1.0]]").stdout
     two = cli("scale", "first", "2")
     assert two.returncode != 0
-    assert "2 x gpu=1 are more than there is here, which is enough for 1" in two.stderr
+    assert "2 instances x gpu=1 are more than there is here, which is enough for 1" in two.stderr
     assert cli("delete", "first").returncode == 0
     assert cli("deploy", "app.py:second").returncode == 0
 
@@ -596,7 +629,7 @@ def test_each_rank_of_an_mpi_job_sees_a_gpu_of_its_own(
     machine.set_devices(make_gpu(0))
     refused = cli("run", "app.py")
     assert refused.returncode != 0
-    assert "gpu=2 is more than there is here: GPU 0 NVIDIA H100" in refused.stderr
+    assert "MPIWorkload 'job': 2 tasks" in refused.stderr
 
 
 @pytest.mark.mpi
@@ -619,7 +652,7 @@ def test_each_rank_of_an_mpi_job_has_its_share_of_a_gpu(
     logs = cli("logs", "@latest", "job").stdout
     for rank in (0, 1):
         assert f"[{rank}] {make_gpu(0).uuid} 25 {8 * GIB} 0=8192M {tmp_path}/mps\n" in logs
-    assert "GPU 0 NVIDIA H100, 0.5 of it by mps, 16 GiB" in cli("show", "@latest").stdout
+    assert "GPU 0 NVIDIA H100, 0.5 of it by MPS, 16 GiB" in cli("show", "@latest").stdout
 
 
 @sees_processes
@@ -638,7 +671,7 @@ def test_an_instance_that_takes_more_than_its_share_of_a_shared_gpu_is_killed_an
     greedy = DeviceProcess(pid=before["pid"], memory_bytes=41 * GIB)
     machine.set_devices(make_gpu(0, processes=(greedy,)))
     wait_until(lambda: read_instance(cli, "first")["restarts"] == 1, "it was killed and started again")
-    assert "Its processes held 41Gi of GPU 0, and its share is 40Gi." in read_instance(cli, "first")["error"]
+    assert "Its processes held 41 GiB of GPU 0, and its share is 40 GiB." in read_instance(cli, "first")["error"]
     wait_until(lambda: read_instance(cli, "first")["state"] == "ready", "it serves again")
     assert make_gpu(0).uuid in cli("predict", "first", "--data", "[[1.0]]").stdout
 

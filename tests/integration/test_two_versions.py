@@ -97,16 +97,16 @@ def test_a_version_that_does_not_fit_is_refused_or_gets_instances_of_its_own(
     wait_until(lambda: call("list")["records"][0]["instances"][0]["devices"][0]["peak_bytes"], "it is read back")
 
     refused = call("change", model="models:/digits/2", weight=0.5)
-    assert refused["error"].startswith("'w': instance 1 needs 11Gi of the 40Gi that it may hold of GPU 0, and")
+    assert refused["error"].startswith("'w': instance 1 needs 11 GiB of the 40 GiB that it may hold of GPU 0, and")
     alone = call("change", model="models:/digits/2")
     assert "no other gpu=1 is free for an instance with the new one: GPU 0 is granted to w/1" in alone["error"]
     again = call("deploy", model="models:/digits/2")  # the new instance would share the GPU with the old one
-    assert "too little of its memory for models:/digits/2, which needs at least 30Gi" in again["error"]
+    assert "too little of its memory for models:/digits/2, which needs at least 30 GiB" in again["error"]
     assert get_pid(call("list")) == pid
 
     fits = call("change", model="models:/digits/3", weight=0.5)
     assert fits["error"] == ""
-    assert any("models:/digits/3 adds at least 5Gi" in message for message in fits["messages"])
+    assert any("models:/digits/3 adds at least 5 GiB" in message for message in fits["messages"])
     assert call("change", rollback=True)["error"] == ""
     assert get_pid(call("list")) == pid
 

@@ -20,7 +20,7 @@ from rich.console import Console, RenderableType
 
 from scanflow.agent.agent_records import Action, AgentView, Decision, Event, Intent, SensorReport
 from scanflow.agent.trigger_text import format_trigger
-from scanflow.app.plan import Plan, PlannedInstance, PlannedStep
+from scanflow.app.plan import UNBOUNDED, Plan, PlannedInstance, PlannedStep
 from scanflow.app.quantities import format_count
 from scanflow.backends.run_records import EnvironmentReady, RunRecord, StepFile, TaskEnded, TaskRecord, Waiting
 from scanflow.backends.service_records import Explanation, InstanceRecord, RevisionRecord, ServiceRecord, Shape
@@ -411,6 +411,33 @@ def test_what_was_decided_of_a_model_is_an_event_in_text() -> None:
     evidence: dict[str, Any] = {"verdict": "wait", "reason": "evaluated on 40 points of 50", "slices": []}
     line = control_plane_text.format_event(Event(at=NOW, type="model.judged", app="a", data={"evidence": evidence}))
     assert line.endswith("evaluated on 40 points of 50")
+
+
+@pytest.mark.parametrize(
+    ("peak", "machine", "text"),
+    [
+        (0, 2, "8 of 8 cores and "),
+        (2, 2, "8 of 8 cores, 2 of 2 GPUs and "),
+        (0.5, 1, "8 of 8 cores, 0.5 of 1 GPUs and "),
+        (1, UNBOUNDED, "8 of 8 cores, 1 GPU and "),
+        (float(UNBOUNDED), UNBOUNDED, "8 of 8 cores, as many GPUs as there are and "),
+    ],
+)
+def test_a_plan_says_how_many_gpus_its_steps_take_at_once_and_its_notes(peak: float, machine: float, text: str) -> None:
+    sizes: dict[str, Any] = {"machine_cores": 8, "machine_memory_bytes": 2**34, "peak_cores": 8, "unsized": 1}
+    plan = Plan(
+        workflow="w",
+        steps=(),
+        waves=1,
+        peak_memory_bytes=0,
+        peak_gpus=peak,
+        machine_gpus=machine,
+        notes=("x.",),
+        **sizes,
+    )
+    _, note, most = run_text.format_plan(plan)
+    assert note == "x."
+    assert str(most).startswith(f"At most {text}")
 
 
 def test_the_control_plane() -> None:

@@ -220,8 +220,9 @@ def format_plan(plan: Plan, *, online: bool | None = None) -> Screen:
     memory = format_bytes(plan.peak_memory_bytes)
     if plan.machine_memory_bytes < UNBOUNDED:
         memory += f" of {format_bytes(plan.machine_memory_bytes)}"
-    most = f"At most {_format_peak_cores(plan)} and {memory} memory at once{unsized}"
-    return [format_planned_steps(plan, online=False), *_format_objects(plan), f"{most}. Nothing was run."]
+    most = f"At most {_format_peak_cores(plan)}{_format_peak_gpus(plan)} and {memory} memory at once{unsized}"
+    table = format_planned_steps(plan, online=False)
+    return [table, *_format_objects(plan), *plan.notes, f"{most}. Nothing was run."]
 
 
 def format_planned_steps(plan: Plan, *, online: bool) -> Table:
@@ -252,6 +253,15 @@ def _format_peak_cores(plan: Plan) -> str:
         return "as many cores as there are"
     machine = f" of {plan.machine_cores:g}" if plan.machine_cores < UNBOUNDED else ""
     return f"{plan.peak_cores:g}{machine} cores"
+
+
+def _format_peak_gpus(plan: Plan) -> str:
+    if not plan.peak_gpus:
+        return ""
+    if plan.peak_gpus >= UNBOUNDED:
+        return ", as many GPUs as there are"
+    machine = f" of {plan.machine_gpus:g}" if plan.machine_gpus < UNBOUNDED else ""
+    return f", {plan.peak_gpus:g}{machine} GPU{'' if plan.peak_gpus == 1 and not machine else 's'}"
 
 
 def _format_objects(plan: Plan) -> Screen:

@@ -195,7 +195,7 @@ def _explain_plan(workload: MPIWorkload, granularity: Granularity, wanted: float
         why = "the program is network-bound, so its tasks stay together"
     else:
         why = f"the program is {workload.profile}-bound, and the policy is {workload.policy!r}"
-    reasons = [f"{workload.n_tasks} tasks in {workers} on {nodes}: {why} (Algorithm 2)"]
+    reasons = [f"{format_count(workload.n_tasks, 'task')} in {workers} on {nodes}: {why} (Algorithm 2)"]
     if wanted > cores + 1e-9:
         reasons.append(
             f"{wanted:g} cores were requested and {cores:g} are available: tasks share cores, and yield while they wait"

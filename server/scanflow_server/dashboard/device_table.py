@@ -23,8 +23,8 @@ def _build_device_row(state: DeviceState) -> CellRow:
     links = [LinkCell(text, (claim.holder and find_address(claim.subject, "")) or "") for text, claim in state.holders]
     return {
         "GPU": f"GPU {state.number} {state.name}" if state.is_part else state.name,
-        "memory": state.used,
-        "state": state.note,
+        "use": state.used,
+        "state": state.note or "granted",
         "granted to": links,
         "on it": state.processes,
     }

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scanflow as sf
-from scanflow.app.plan import Plan, plan_workflow
+from scanflow.app.plan import UNBOUNDED, Plan, plan_workflow
 from tests.unit.app.app_builders import batch, script, workflows
 
 load, left, right = script("load"), script("left"), script("right")
@@ -47,6 +47,20 @@ def test_steps_of_one_wave_add_up_and_those_of_two_do_not() -> None:
 def test_a_fan_out_counts_as_many_tasks_as_fit(cores: int, at_once: int) -> None:
     plan = plan_on(batch(make_sized("a", 1, "1Gi", for_each=range(5))), cores=cores)
     assert (plan.steps[0].width, plan.peak_cores, plan.peak_memory_bytes) == (5, at_once, at_once * 2**30)
+
+
+@pytest.mark.parametrize(
+    ("steps", "gpus"),
+    [
+        ((script("a", resources=sf.Resources(gpu=1)), script("b", resources=sf.Resources(gpu=0.5)), load), 1.5),
+        ((script("a", resources=sf.Resources(gpu=2), for_each=range(3)),), 6),
+        ((load, script("a", resources=sf.Resources(gpu=1), for_each=load)), float(UNBOUNDED)),
+        ((script("a", resources=sf.Resources(gpu="1g.10gb")),), 0),
+        ((load,), 0),
+    ],
+)
+def test_the_gpus_of_one_wave_add_up(steps: tuple[sf.Executor, ...], gpus: float) -> None:
+    assert plan_on(batch(*steps), cores=8).peak_gpus == gpus
 
 
 def test_a_fan_out_known_at_run_time_may_fill_the_machine() -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import scanflow as sf
 from scanflow.backends.local.mpi import launcher
 from scanflow.backends.local.mpi.job import as_batch, resolve_job
-from scanflow.backends.local.mpi.job_step import count_shares
+from scanflow.backends.local.mpi.job_step import count_ranks
 from scanflow.backends.local.mpi.mpirun import (
     Mpirun,
     build_command,
@@ -288,11 +288,10 @@ def test_a_rank_is_bounded_to_its_own_share() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "copies", "gpu"),
-    [({"gpu": 2}, 1, 8), ({"gpu": 0.5}, 4, 0.5), ({"gpu": "1g.10gb"}, 4, "1g.10gb"), ({}, 1, 0)],
+    ("fields", "gpu"), [({"gpu": 2}, 2), ({"gpu": 0.5}, 0.5), ({"gpu": "1g.10gb"}, "1g.10gb"), ({}, 0)]
 )
 def test_a_job_asks_for_the_gpus_of_all_its_ranks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], copies: int, gpu: float | str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], gpu: float | str
 ) -> None:
     (tmp_path / "hpl").write_text("#!/bin/sh\n")
     (tmp_path / "hpl").chmod(0o755)
@@ -301,8 +300,8 @@ def test_a_job_asks_for_the_gpus_of_all_its_ranks(
     definition = RunDefinition(sf.Application(name="a", app_dir=tmp_path, workflows=[flow]), flow)
     monkeypatch.setattr("scanflow.backends.local.mpi.job.get_launcher", lambda *_, **__: None)  # none is installed
     (step,) = as_batch(definition, tmp_path).workflow.steps
-    assert (step.resources.gpu, count_shares(step)) == (gpu, copies)
-    assert count_shares(sf.Executor(name="x", mainfile="x.py", resources=sf.Resources(gpu=0.5))) == 1
+    assert (step.resources.gpu, count_ranks(step)) == (gpu, 4)
+    assert count_ranks(sf.Executor(name="x", mainfile="x.py", resources=sf.Resources(gpu=0.5))) is None
 
 
 def test_what_ranks_cannot_have_of_a_gpu_is_refused_by_name(tmp_path: Path) -> None:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import scanflow as sf
+from scanflow.accelerators.accelerator_port import DeviceProcess
+from scanflow.app.plan import plan_workflow
 from scanflow.backends.device_claims import HomeDevices
-from scanflow.backends.local.batch.step_devices import DeviceQueue
-from scanflow.backends.local.batch.task_devices import MISSING_S, TaskDevices
+from scanflow.backends.local.batch.step_devices import DeviceQueue, plan_devices
+from scanflow.backends.local.batch.task_devices import MISSING_S, TaskDevices, check_step_devices, explain_waits
+from scanflow.backends.local.mpi.job_step import LAUNCH
 from scanflow.errors import UnsupportedError
 from scanflow.names import RunName, StepName
+from scanflow.placement.device_grants import DeviceDemand
 from scanflow.placement.topology import uniform
-from scanflow.testing.accelerators import FakeAccelerators, make_gpu, make_mig_gpu
+from scanflow.testing.accelerators import GIB, FakeAccelerators, make_gpu, make_mig_gpu
 from scanflow.text.failures import Failure
 
 MACHINE = uniform(sockets=2, cores_per_socket=2)
@@ -127,3 +133,60 @@ def test_a_step_that_failed_is_tried_again_on_another_gpu(tmp_path: Path) -> Non
         run.devices.release(tmp_path / f"a-{attempt}")
     assert run.take(whole, "a", 3) == ""
     assert run.list_numbers("a", 3) == [0], "there is no other"
+
+
+def test_a_job_that_asks_for_too_much_is_named_as_it_is_written(tmp_path: Path) -> None:
+    devices = HomeDevices(tmp_path, lambda: FakeAccelerators(make_gpu(0), make_gpu(1)))
+    step = sf.Executor(
+        name="job", function=LAUNCH, parameters={"workload": {"n_tasks": 3}}, resources=sf.Resources(gpu=1)
+    )
+    with pytest.raises(UnsupportedError, match=r"^MPIWorkload 'job': 3 tasks x gpu=1 are more than"):
+        check_step_devices(sf.Workflow(name="w", nodes=[step]), devices)
+
+
+def test_a_plan_says_how_many_gpus_there_are_and_which_steps_would_wait_for_one(tmp_path: Path) -> None:
+    devices = HomeDevices(tmp_path, lambda: FakeAccelerators(make_gpu(0), make_gpu(1), make_gpu(2, fault="lost")))
+    steps = [sf.Executor(name=name, mainfile="a.py", resources=sf.Resources(gpu=1)) for name in "abc"]
+    workflow = sf.Workflow(name="w", nodes=[*steps, sf.Executor(name="d", mainfile="a.py")])
+    plan = plan_workflow(workflow, machine_cores=8, machine_memory_bytes=GIB)
+    now = plan_devices(plan, workflow, lambda: devices)
+    assert (plan.peak_gpus, now.peak_gpus, now.machine_gpus, now.notes) == (3, 2, 2, ())
+    devices.take(tmp_path / "means", "means/1", DeviceDemand(count=2))
+    assert plan_devices(plan, workflow, lambda: devices).notes == (
+        "gpu=1 is not free now: GPU 0 is granted to means/1; GPU 1 is granted to means/1; GPU 2 has failed: lost. "
+        "a, b, c would wait.",
+    )
+    wide = sf.Workflow(name="w", nodes=[step.replace(name=f"{step.name}{n}") for step in steps for n in range(2)])
+    (note,) = plan_devices(plan, wide, lambda: devices).notes
+    assert note.endswith(". 6 steps would wait.")
+
+
+def test_a_plan_says_which_gpus_a_job_would_wait_for(tmp_path: Path) -> None:
+    devices = HomeDevices(tmp_path, lambda: FakeAccelerators(make_gpu(0), make_gpu(1)))
+    devices.take(tmp_path / "means", "means/1", DeviceDemand())
+    step = sf.Executor(
+        name="job", function=LAUNCH, parameters={"workload": {"n_tasks": 2}}, resources=sf.Resources(gpu=1)
+    )
+    assert explain_waits(sf.Workflow(name="w", nodes=[step]), devices) == (
+        "2 tasks x gpu=1 are not free now: 1 of 2 free; GPU 0 is granted to means/1. job would wait.",
+    )
+
+
+def test_that_a_step_holds_more_is_said_at_most_every_few_seconds(tmp_path: Path) -> None:
+    accelerators, now, attempt = FakeAccelerators(make_gpu(0)), [0.0], tmp_path / "attempt"
+    step = sf.Executor(name="train", mainfile="train.py", resources=sf.Resources(gpu=1))
+    workflow, home = sf.Workflow(name="w", nodes=[step]), HomeDevices(tmp_path, lambda: accelerators)
+    own = TaskDevices(home, RunName("calm-otter-417"), workflow, lambda: MACHINE, lambda: now[0])
+    assert own.take(step, StepName("train"), attempt, 0.0) == ""
+    attempt.mkdir()
+    started = {"pid": os.getsid(0), "birth": "", "shim": os.getpid(), "shim_birth": "", "began": 0}
+    (attempt / "started").write_text(json.dumps(started))
+
+    def look(at: float, held: int) -> list[Path]:
+        now[0] = at
+        accelerators.change(0, processes=(DeviceProcess(pid=os.getpid(), memory_bytes=held),))
+        own.watch()
+        return own.list_growth()
+
+    moments = ((0, 0), (1, 5), (2, 9), (6, 7), (11, 9), (20, 10))
+    assert [len(look(at, held)) for at, held in moments] == [0, 1, 0, 1, 0, 1]

@@ -62,7 +62,7 @@ def test_parts_that_make_up_the_budget_are_a_cut_of_it() -> None:
     assert budget(0.5, CUT).list_cuts(2) == [0.25, "1g.10gb"]
     assert budget(0.5, CUT).list_cuts(1) == [0.5, "3g.40gb"]
     assert budget(1, CUT).explain_refusal(4, "1g.10gb") == ""
-    assert "GPU 0 NVIDIA H100 (80Gi), cut into parts (MIG)" in budget(1, CUT).explain_refusal(4, 0.25)
+    assert "GPU 0 NVIDIA H100 (80 GiB), cut into parts (MIG)" in budget(1, CUT).explain_refusal(4, 0.25)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_every_cut_is_what_a_grant_accepts_and_never_more_than_there_is(
         demand = build_demand(sf.Resources(gpu=gpu, gpu_memory=memory))
         assert demand is not None
         try:
-            check_demand(inventory, demand, copies=instances)
+            check_demand(inventory, replace(demand, copies=instances))
             accepted = True
         except UnsupportedError:
             accepted = False
@@ -123,7 +123,7 @@ def test_models_that_do_not_fit_the_device_together_are_left_out_with_the_reason
     thirty = budget(1, memory_bytes=30 * GIB)
     assert [bool(thirty.explain_refusal(count, 1 / count)) for count in (2, 4)] == [False, True]
     refusal = thirty.explain_refusal(4, 0.25)
-    assert refusal == "there is room for 2: GPU 0: the shares of its other instances leave 20Gi."
+    assert refusal == "there is room for 2: GPU 0: the shares of its other instances leave 20 GiB."
 
 
 def test_shares_are_candidates_only_where_something_holds_a_process_to_them() -> None:
@@ -138,9 +138,7 @@ def test_what_others_hold_or_use_is_not_free() -> None:
     )
     half = budget(1, claims=(grant,))
     assert half.explain_refusal(2, 0.25) == ""
-    assert half.explain_refusal(2, 0.5) == (
-        "there is room for 1: 1 of GPU 0 is granted to digits/1, its other instances."
-    )
+    assert half.explain_refusal(2, 0.5) == ("there is room for 1: GPU 0 is granted to digits/1, its other instances.")
     busy = Inventory(devices=(make_gpu(0, processes=(DeviceProcess(pid=7, name="python"),)),))
     assert budget(1, busy).explain_refusal(1, 1) == "gpu=1 is not free: GPU 0 is used by python 7."
 

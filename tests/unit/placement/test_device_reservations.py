@@ -38,6 +38,7 @@ def keep(
     [
         (DeviceDemand(count=2), [hold(0)], [(1, 1.0)]),
         (DeviceDemand(count=2), [hold(0), hold(1)], []),
+        (DeviceDemand(copies=2), [hold(0)], [(1, 1.0)]),
         (DeviceDemand(), [hold(0), hold(1, 0.25)], [(1, 0.75)]),
         (DeviceDemand(share=0.75), [hold(0, 0.5), hold(1)], [(0, 0.5)]),
         (DeviceDemand(share=0.5, copies=3), [hold(0, 0.5), hold(1, 0.5)], [(0, 0.5), (1, 0.5)]),

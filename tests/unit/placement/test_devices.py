@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 import scanflow as sf
 from scanflow.accelerators.accelerator_port import DeviceProcess, Inventory
-from scanflow.errors import UnsupportedError
+from scanflow.errors import InvalidError, UnsupportedError
 from scanflow.placement.device_grants import (
     DeviceDemand,
     DeviceGrant,
     build_demand,
     build_device_variables,
     check_demand,
+    check_environment,
     choose_devices,
     merge_grants,
 )
@@ -55,10 +56,10 @@ def test_a_whole_device_is_given_to_one_at_a_time() -> None:
 
 def test_a_device_that_another_program_uses_is_not_free() -> None:
     busy = make_gpu(0, processes=(DeviceProcess(pid=4711, memory_bytes=12 * GIB, name="python"),))
-    assert choose_devices(Inventory(devices=(busy,)), demand(gpu=1), []) == "GPU 0 is used by python 4711 (12Gi)"
+    assert choose_devices(Inventory(devices=(busy,)), demand(gpu=1), []) == "GPU 0 is used by python 4711 (12 GiB)"
     assert choose(Inventory(devices=(busy,)), demand(gpu=1), is_foreign=lambda _: False)
     assert choose(Inventory(devices=(busy,), sees_processes=False), demand(gpu=1))
-    assert choose_devices(Inventory(devices=(busy,)), demand(gpu=0.5), []) == "GPU 0 is used by python 4711 (12Gi)"
+    assert choose_devices(Inventory(devices=(busy,)), demand(gpu=0.5), []) == "GPU 0 is used by python 4711 (12 GiB)"
 
 
 def test_devices_near_the_cores_go_first() -> None:
@@ -80,7 +81,7 @@ def test_shares_fill_one_device_before_the_next() -> None:
         (1, "mps", 40 * GIB),
     ]
     waits = choose_devices(MPS, demand(gpu=0.75), claims)
-    assert waits == "1 of GPU 0 is granted to another; 0.5 of GPU 1 is granted to another"
+    assert waits == "GPU 0 is granted to another; 0.5 of GPU 1 is granted to another"
 
 
 def test_each_copy_gets_its_own_share_and_all_or_none_are_given() -> None:
@@ -91,11 +92,19 @@ def test_each_copy_gets_its_own_share_and_all_or_none_are_given() -> None:
     assert (first.number, first.share, first.memory_bytes) == (0, 1.0, 80 * GIB)
     assert (second.number, second.share) == (1, 0.5)
     waits = choose_devices(TWO, replace(demand(gpu=0.5), copies=2), [replace(grant, owner="a") for grant in three])
-    assert waits == "1 of 2 free; 1 of GPU 0 is granted to a; 1 of GPU 1 is granted to a, its other ranks"
+    assert waits == "1 of 2 free; GPU 0 is granted to a; GPU 1 is granted to a, its other tasks"
     parts = choose(CUT, replace(demand(gpu="1g.10gb"), copies=2))
     assert len({grant.uuid for grant in parts}) == 2
-    with pytest.raises(UnsupportedError, match=r"5 x gpu=0.5 are more than there is here, which is enough for 4"):
+    with pytest.raises(UnsupportedError, match=r"5 tasks x gpu=0.5 are more than there is here, which is enough for 4"):
         check_demand(TWO, replace(demand(gpu=0.5), copies=5))
+    with pytest.raises(UnsupportedError, match=r"^3 tasks x gpu=1 are more than there is here, which is enough for 2"):
+        check_demand(TWO, replace(demand(gpu=1), copies=3))
+
+
+def test_the_whole_devices_of_all_copies_are_given_beside_each_other() -> None:
+    machine = Inventory(devices=tuple(make_gpu(number, numa_node=number // 2) for number in range(4)))
+    taken = list(choose(machine, demand(gpu=1)))
+    assert [grant.number for grant in choose(machine, replace(demand(gpu=1), copies=2), taken)] == [2, 3]
 
 
 def test_shares_get_no_more_memory_than_there_is() -> None:
@@ -104,7 +113,7 @@ def test_shares_get_no_more_memory_than_there_is() -> None:
     second = choose(MPS, demand(gpu=0.25, gpu_memory="60Gi"), [*first])
     assert second[0].number == 1
     waits = choose_devices(MPS, demand(gpu=0.5), [*first, *second])
-    assert waits == "GPU 0: the shares of another leave 20Gi; GPU 1: the shares of another leave 20Gi"
+    assert waits == "GPU 0: the shares of another leave 20 GiB; GPU 1: the shares of another leave 20 GiB"
 
 
 def test_a_device_is_shared_in_one_way_only() -> None:
@@ -132,20 +141,37 @@ def test_a_part_of_a_device_is_given_by_its_own_uuid() -> None:
     ("inventory", "resources", "message"),
     [
         (Inventory(absence="no driver."), {"gpu": 1}, "gpu=1 asks for a GPU, and there is none here: no driver."),
-        (TWO, {"gpu": 3}, r"gpu=3 is more than there is here: GPU 0 NVIDIA H100 .80Gi., GPU 1 NVIDIA H100 .80Gi.\."),
-        (TWO, {"gpu": 1, "gpu_memory": "90Gi"}, "gpu=1 with 90Gi is more than there is here"),
+        (
+            TWO,
+            {"gpu": 3},
+            r"gpu=3 is more than there is here: GPU 0 NVIDIA H100 .80 GiB.; GPU 1 NVIDIA H100 .80 GiB.\.",
+        ),
+        (TWO, {"gpu": 1, "gpu_memory": "90Gi"}, "gpu=1 with 90 GiB is more than there is here"),
         (CUT, {"gpu": 2}, r"GPU 0 is cut into parts: ask for one .gpu='1g.10gb'."),
         (CUT, {"gpu": "2g.20gb"}, "gpu='2g.20gb' names a part that no GPU here has. Parts there are: 1g.10gb."),
         (TWO, {"gpu": "1g.10gb"}, "No GPU here is cut into parts: GPU 0 NVIDIA H100"),
-        (CUT, {"gpu": "1g.10gb", "gpu_memory": "11Gi"}, "gpu='1g.10gb' with 11Gi of memory is more than a 1g.10gb has"),
-        (MPS, {"gpu": 0.5, "gpu_memory": "90Gi"}, "gpu=0.5 with 90Gi of memory is more than there is here"),
+        (
+            CUT,
+            {"gpu": "1g.10gb", "gpu_memory": "11Gi"},
+            "gpu='1g.10gb' with 11 GiB of memory is more than a 1g.10gb has",
+        ),
+        (MPS, {"gpu": 0.5, "gpu_memory": "90Gi"}, "gpu=0.5 with 90 GiB of memory is more than there is here"),
         (
             replace(TWO, sees_processes=False),
             {"gpu": 0.5},
             "nothing here would hold a step to it.*nvidia-cuda-mps-cont",
         ),
         (Inventory(devices=(make_gpu(memory_bytes=None),)), {"gpu": 0.5}, "does not say how much memory it has"),
-        (Inventory(devices=(make_gpu(fault="it is lost"),)), {"gpu": 1}, "which failed: it is lost"),
+        (
+            Inventory(devices=(make_gpu(fault="it is lost"),)),
+            {"gpu": 1},
+            r"GPU 0 NVIDIA H100 .80 GiB., failed: it is lost\.",
+        ),
+        (
+            Inventory(devices=(make_gpu(1),), hidden="CUDA_VISIBLE_DEVICES='1' hides GPU 0"),
+            {"gpu": 2},
+            r"gpu=2 is more than there is here: GPU 1 NVIDIA H100 .80 GiB.; CUDA_VISIBLE_DEVICES='1' hides GPU 0\.",
+        ),
         (Inventory(devices=(make_mig_gpu(0, "1g.10gb", 1),)), {"gpu": 0.5}, "is a share of a GPU that is not cut"),
     ],
 )
@@ -154,6 +180,28 @@ def test_what_a_machine_never_has_is_refused_with_what_there_is(
 ) -> None:
     with pytest.raises(UnsupportedError, match=message):
         check_demand(inventory, demand(**resources))
+
+
+@pytest.mark.parametrize(
+    ("named", "asks", "reason"),
+    [
+        ("", True, "which hides all GPUs from it, and it asks for one. Remove it, or ask for none."),
+        ("-1", True, "which hides all GPUs from it, and it asks for one. Remove it, or ask for none."),
+        ("0", True, "by which it would use GPUs that are given to others. Remove it, and ask for a GPU: "),
+        ("0", False, "by which it would use GPUs that are given to others. Remove it, and ask for a GPU: "),
+    ],
+)
+def test_who_names_devices_itself_is_refused_with_what_that_would_do(named: str, asks: bool, reason: str) -> None:
+    with pytest.raises(InvalidError) as caught:
+        check_environment({"CUDA_VISIBLE_DEVICES": named}, TWO, asks=asks)
+    assert str(caught.value).startswith(f"its env sets CUDA_VISIBLE_DEVICES={named!r}, {reason}")
+
+
+def test_who_asks_for_no_device_may_hide_all() -> None:
+    for named in ("", "-1"):
+        check_environment({"CUDA_VISIBLE_DEVICES": named}, TWO, asks=False)
+    check_environment({"CUDA_VISIBLE_DEVICES": "0"}, Inventory(absence="no driver."), asks=False)
+    check_environment({}, TWO, asks=True)
 
 
 def test_a_process_sees_its_devices_and_no_others() -> None:

@@ -33,7 +33,10 @@ def machine(context: ServerContext, monkeypatch: pytest.MonkeyPatch) -> FakeAcce
     )
     context.devices = HomeDevices(context.settings.home, lambda: machine)
     instance = {"instance": "1", "state": "ready", "devices": [{**USE, "peak_bytes": 2 * GIB, "others": ["other 1"]}]}
-    services = [make_record("digits", "data", instances=[instance]), make_record("concealed", "others")]
+    services = [
+        make_record("digits", "data", instances=[instance], shape={"gpu": 0.5}),
+        make_record("concealed", "others"),
+    ]
     monkeypatch.setattr(context.deployer, "services", lambda **_: services)
     monkeypatch.setattr(context.deployer, "service", lambda _name: services[0])
     return machine
@@ -58,8 +61,10 @@ def test_who_has_a_gpu_is_said_to_those_who_may_see_it(
         assert page.links.items() >= texts.items()
         assert "another team (0.5 of it)" in text
         assert "concealed" not in text
-        for words in (HEADING, "GPU 0 NVIDIA H100 (80Gi)", "2 GiB used", "cut into parts", "GPU 1 part 1g.10gb"):
+        for words in (HEADING, "GPU 0 NVIDIA H100 (80 GiB)", "2 GiB used", "cut into parts", "GPU 1 part 1, 1g.10gb"):
             assert words in text, words
+        for column, value in {"use": "2 GiB used", "state": "granted"}.items():
+            assert f'<td data-label="{column}">{value}</td>' in text
     with browsing(api, "ada", "admin") as ada:
         assert ada.read("/").links["concealed/1 (0.5 of it)"] == "/services/concealed"
 
@@ -69,10 +74,12 @@ def test_a_service_shows_the_gpus_of_its_instances_and_of_the_machine(
 ) -> None:
     with browsing(api, "vic", "viewer", "data") as vic:
         text = vic.get("/services/digits")
-        use = "GPU 0 NVIDIA H100, 0.5 of it by mps, used 2 GiB of 40 GiB, beside other 1"
+        use = "GPU 0 NVIDIA H100, 0.5 of it by MPS, used 2 GiB of 40 GiB, beside other 1"
         assert f'<td data-label="GPUs">{use}</td>' in text
         assert HEADING in text
-        assert "python 4711 (2Gi)" in text
+        assert '<td data-label="state">not granted</td>' in text
+        assert ", gpu=0.5 each, affinity any" in text
+        assert "python 4711 (2 GiB)" in text
 
 
 def test_a_service_shows_which_gpu_failed_and_what_an_instance_waits_for(

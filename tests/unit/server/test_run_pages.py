@@ -305,14 +305,14 @@ def test_a_task_shows_the_gpus_that_it_had_and_one_that_waits_for_one_says_so(
         assert "GPU" not in ada.get(f"/runs/{run.name}")
         use = DeviceUse(
             number=0, uuid="a", name="NVIDIA H100", sharing="mps", share=0.5, memory_bytes=40 * GIB,
-            peak_bytes=3 * GIB, others=("other 1 (1Gi)",),
+            peak_bytes=3 * GIB, others=("other 1 (1 GiB)",),
         )  # fmt: skip
         waiting = TaskRecord(task=StepName("later"), step="later", state="pending", waits_for=why)
         tasks = (*(task.model_copy(update={"devices": (use,)}) for task in run.tasks), waiting)
         reader = RunReader(api.context, run.model_copy(update={"tasks": tasks}))
         monkeypatch.setattr(run_pages, "open_run", lambda _request: reader)
         text = ada.get(f"/runs/{run.name}")
-        shown = "GPU 0 NVIDIA H100, 0.5 of it by mps, used 3 GiB of 40 GiB, beside other 1 (1Gi)"
+        shown = "GPU 0 NVIDIA H100, 0.5 of it by MPS, used 3 GiB of 40 GiB, beside other 1 (1 GiB)"
         assert text.count(shown) == 2, "of the task that is shown, and in the table of all"
         assert f'<td data-label="waits for">{why}</td>' in text
         assert f"waits for {why}</p>" in ada.get(f"/runs/{run.name}?task=later")

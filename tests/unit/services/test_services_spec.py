@@ -164,6 +164,14 @@ def test_what_cannot_be_honoured_is_refused_by_name(
         define(folder, workflow)
 
 
+def test_more_instances_than_gpus_are_refused_by_what_asks_for_them(folder: Path) -> None:
+    devices = HomeDevices(folder, lambda: FakeAccelerators(make_gpu(0), make_gpu(1)))
+    builder = ServiceSpecBuilder(Home(folder), ServicesHome(folder / "services"), fetch, devices)
+    workflow = online(service(resources=sf.Resources(gpu=1), scaling=sf.Scaling(metric="rps", target=5, max=4)))
+    with pytest.raises(UnsupportedError, match=r"^'w': Scaling.max=4: 4 instances x gpu=1 .* enough for 2: GPU 0 "):
+        builder.check(application(folder, workflow), workflow, None)
+
+
 def test_scaling_by_gpus_is_refused_where_the_driver_does_not_tell_it(folder: Path) -> None:
     gpus = FakeAccelerators(make_gpu(0), make_gpu(1))
     devices = HomeDevices(folder, lambda: gpus)

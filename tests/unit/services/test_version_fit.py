@@ -111,8 +111,8 @@ def test_two_versions_that_fit_are_served_by_the_same_instances_and_their_memory
     after, note = GpuService(tmp_path, held=10).change(**way, size=29)
     assert after.definition.deployment == 1
     assert note == (
-        "instance 1 needs 10Gi of the 40Gi that it may hold of GPU 0; models:/digits/2 adds at least 29Gi, the size of "
-        "its files"
+        "instance 1 needs 10 GiB of the 40 GiB that it may hold of GPU 0; models:/digits/2 adds at least 29 GiB, the "
+        "size of its files"
     )
 
 
@@ -121,8 +121,8 @@ def test_a_canary_that_does_not_fit_is_refused_with_the_numbers(tmp_path: Path, 
     with pytest.raises(UsageError) as caught:
         GpuService(tmp_path, held=11, count=2).change(**way, size=30)
     assert str(caught.value) == (
-        "'digits': instance 1 needs 11Gi of the 40Gi that it may hold of GPU 0, and models:/digits/2 adds at least "
-        "30Gi, the size of its files: there is no room for both versions. A canary or shadow is served beside the "
+        "'digits': instance 1 needs 11 GiB of the 40 GiB that it may hold of GPU 0, and models:/digits/2 adds at least "
+        "30 GiB, the size of its files: there is no room for both versions. A canary or shadow is served beside the "
         "current version. Swap them (scanflow promote digits models:/digits/2), or deploy 'digits' with a larger gpu= "
         "or gpu_memory=."
     )
@@ -137,7 +137,7 @@ def test_a_swap_that_does_not_fit_starts_instances_where_a_gpu_is_free(tmp_path:
 def test_a_swap_that_does_not_fit_gets_another_share_of_the_same_gpu(tmp_path: Path) -> None:
     after, note = GpuService(tmp_path, held=11, gpu=0.5).change(size=12)
     assert after.definition.deployment == 2
-    assert "instance 1 needs 11Gi of the 20Gi that it may hold of GPU 0" in note
+    assert "instance 1 needs 11 GiB of the 20 GiB that it may hold of GPU 0" in note
     assert "another gpu=0.5" in note
 
 
@@ -171,7 +171,7 @@ def test_what_is_not_known_beforehand_is_said_and_shows_when_loaded(
 def test_memory_that_another_program_holds_is_not_there_for_a_second_version(tmp_path: Path) -> None:
     service = GpuService(tmp_path, held=10)
     service.hold(10, DeviceProcess(pid=1, memory_bytes=5 * GIB))
-    with pytest.raises(UsageError, match="instance 1 needs 10Gi of the 35Gi that it may hold"):
+    with pytest.raises(UsageError, match="instance 1 needs 10 GiB of the 35 GiB that it may hold"):
         service.change(canary=True, size=26)
     assert service.change(canary=True, size=24)[1]
 
@@ -183,7 +183,7 @@ def test_what_a_framework_keeps_without_need_is_free(tmp_path: Path) -> None:
     record = build_record(service.define(), service.folder, count=1)
     instance = InstanceRecord(instance="1", state="ready").with_details(unused_device_bytes=30 * GIB)
     write_observed(service.folder, ObservedState(record=record.model_copy(update={"instances": (instance,)})))
-    assert "instance 1 needs 5Gi of the 40Gi" in service.change(size=10)[1]
+    assert "instance 1 needs 5 GiB of the 40 GiB" in service.change(size=10)[1]
 
 
 def test_a_plan_says_how_much_is_left_for_a_second_version(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_plan_says_how_much_is_left_for_a_second_version(tmp_path: Path) -> No
     shape = Shape(gpu=1)
     first, again = describe_free_memory(service.devices, service.folder, shape)
     assert first.startswith(
-        "GPU memory: instance 1 needs 11Gi of the 40Gi that it may hold of GPU 0: 29Gi are left. A second version"
+        "GPU memory: instance 1 needs 11 GiB of the 40 GiB that it may hold of GPU 0: 29 GiB are left. A second version"
     )
     assert again == "A new deployment gets a GPU beside the instances that it replaces."
     service.devices.take(tmp_path / "other", "other", DeviceDemand())
@@ -199,8 +199,25 @@ def test_a_plan_says_how_much_is_left_for_a_second_version(tmp_path: Path) -> No
         "shares GPUs with the instances that it replaces, as no other is free"
         in describe_free_memory(service.devices, service.folder, shape)[1]
     )
-    assert describe_free_memory(service.devices, ServiceFolder(tmp_path / "services" / "new"), shape) != []
     assert describe_free_memory(service.devices, service.folder, Shape()) == []
+
+
+def test_a_plan_says_that_its_gpus_are_not_free(tmp_path: Path) -> None:
+    service = GpuService(tmp_path, held=11, count=2)
+    new = ServiceFolder(tmp_path / "services" / "new")
+    later = "GPU memory: what a second version would need is known once it serves."
+    assert describe_free_memory(service.devices, new, Shape(gpu=1)) == [later]
+    refused, after = describe_free_memory(service.devices, new, Shape(gpu=1, instances=2))
+    assert refused.startswith("2 instances x gpu=1 are not free now: ")
+    assert refused.endswith(" digits/1. A deployment would be refused.")
+    assert after == later
+    own = describe_free_memory(service.devices, service.folder, Shape(gpu=1, instances=2))
+    assert len(own) == 2, "its own instances make way"
+    service.devices.take(tmp_path / "other", "other", DeviceDemand())
+    assert describe_free_memory(service.devices, new, Shape(gpu=1))[0] == (
+        "gpu=1 is not free now: GPU 0 is granted to digits/1; GPU 1 is granted to other. A deployment would be refused."
+    )
+    assert len(describe_free_memory(service.devices, service.folder, Shape(gpu=1, instances=2))) == 3
 
 
 # What an instance loads
@@ -296,8 +313,8 @@ def test_an_instance_is_refused_before_it_starts_where_the_one_that_it_replaces_
         start(service, make_pool(service))
     assert str(caught.value) == (
         "gpu=1 is not free: GPU 0 is granted to digits/1, and too little of its memory for models:/digits/2, which "
-        "needs at least 30Gi, the size of its files. To replace it all the same: scanflow delete digits, then scanflow "
-        "deploy."
+        "needs at least 30 GiB, the size of its files. To replace it all the same: scanflow delete digits, then "
+        "scanflow deploy."
     )
     assert [claim.who for claim in service.devices.list_claims()] == ["digits/1"]
 
@@ -328,7 +345,7 @@ def test_an_instance_that_exceeds_its_share_with_another_version_does_not_get_it
     instance.find_process()
     pool.watch_devices(1000.0)
     assert instance.refusal is not None
-    assert "Its processes held 21Gi of GPU 0, and its share is 20Gi." in instance.refusal
+    assert "Its processes held 21 GiB of GPU 0, and its share is 20 GiB." in instance.refusal
 
 
 # GPUs that fail

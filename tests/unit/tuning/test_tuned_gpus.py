@@ -166,7 +166,7 @@ def test_how_a_gpu_becomes_free_depends_on_who_has_it(
 
 
 def test_more_gpus_than_there_are_are_refused(make_target: Any, make_devices: Any) -> None:
-    with pytest.raises(InvalidError, match=r"--gpus 5 .* here: GPU 0 NVIDIA H100 \(80Gi\), GPU 1 NVIDIA H100"):
+    with pytest.raises(InvalidError, match=r"--gpus 5 .* here: GPU 0 NVIDIA H100 \(80 GiB\), GPU 1 NVIDIA H100"):
         build_device_budget(make_target(), make_devices(make_gpu(0), make_gpu(1)), gpus=5)
 
 

@@ -21,10 +21,10 @@ from scanflow.backends.backend_port import Environment
 from scanflow.backends.definition import describe_edited, enter_run, read_definition, redefine_run
 from scanflow.backends.function_store import delete_unused_functions, save_function
 from scanflow.backends.journal import DamagedJournalError, Journal, JournalRun
+from scanflow.backends.local.batch import step_devices
 from scanflow.backends.local.batch.launch import Launcher
 from scanflow.backends.local.batch.run_files import build_rebuilt_error, open_journal, write_run_file
 from scanflow.backends.local.batch.run_loop import RunEngine
-from scanflow.backends.local.batch.step_devices import NoStepDevices, StepDevices, names_devices
 from scanflow.backends.local.batch.step_programs import PreparedRun, StepPrograms, check_supported, list_ignored_fields
 from scanflow.backends.local.layout import Home, RunFolder
 from scanflow.backends.local.mpi.job_step import is_job
@@ -153,7 +153,7 @@ class LocalBackend:
             return definition
         reduced = cut_down(self._as_batch(definition))
         check_supported(reduced.workflow)
-        self._check_devices(reduced.workflow)
+        step_devices.check_devices(reduced.workflow, lambda: self._devices)
         programs = StepPrograms(reduced, self._home)
         programs.check()
         return PreparedRun.create(definition, programs, self._list_inputs(reduced))
@@ -171,15 +171,9 @@ class LocalBackend:
         with self._journal() as journal:
             return list_spin_inputs(reduced, self._add_pending_tasks(journal, journal.run(reduced.past)))
 
-    def _check_devices(self, workflow: Workflow) -> None:
-        if names_devices(workflow):
-            from scanflow.backends.local.batch.task_devices import check_devices
-
-            check_devices(workflow, self._devices)
-
-    def _open_step_devices(self, run: RunName, workflow: Workflow) -> StepDevices:
-        if not names_devices(workflow) and self._accelerators is None and not is_driver_loaded():
-            return NoStepDevices()
+    def _open_step_devices(self, run: RunName, workflow: Workflow) -> step_devices.StepDevices:
+        if not step_devices.names_devices(workflow) and self._accelerators is None and not is_driver_loaded():
+            return step_devices.NoStepDevices()
         from scanflow.backends.local.batch.task_devices import TaskDevices
 
         return TaskDevices(self._devices, run, workflow)
@@ -195,12 +189,14 @@ class LocalBackend:
         if workflow.type == "mpi":
             from scanflow.backends.local.mpi.job import plan_workload
 
-            self._check_devices(self._as_batch(RunDefinition(app, workflow)).workflow)
-            return plan_workload(app, workflow, home=self._home.path, machine_memory_bytes=machine.memory_bytes)
+            batch = self._as_batch(RunDefinition(app, workflow)).workflow
+            step_devices.check_devices(batch, lambda: self._devices)
+            plan = plan_workload(app, workflow, home=self._home.path, machine_memory_bytes=machine.memory_bytes)
+            return step_devices.plan_devices(plan, batch, lambda: self._devices)
         self.prepare(RunDefinition(app, workflow))
-        return plan_workflow(
-            workflow, machine_cores=self._settings.slots or machine.cores, machine_memory_bytes=machine.memory_bytes
-        )
+        cores = self._settings.slots or machine.cores
+        plan = plan_workflow(workflow, machine_cores=cores, machine_memory_bytes=machine.memory_bytes)
+        return step_devices.plan_devices(plan, workflow, lambda: self._devices)
 
     @property
     def queue(self) -> str:

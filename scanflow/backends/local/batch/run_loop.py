@@ -175,8 +175,19 @@ class RunEngine:
             self._waiting.retry()  # another run may have given one back
             for folder in self._devices.watch():
                 stop_attempt(folder)
+            for folder in self._devices.list_growth():
+                self._record_use(folder)
             if self._journal.is_stop_requested(self._run):
                 self._stop()
+
+    def _record_use(self, folder: Path) -> None:
+        """Record the memory that a running attempt was seen to hold of its devices; how busy they are changes."""
+        record = self._journal.read_task(self._run, self._running[folder].name) if folder in self._running else None
+        if record is not None:
+            uses = [
+                use.model_copy(update={"busy_share": None, "power_w": None}) for use in self._devices.describe(folder)
+            ]
+            self._journal.set_task(self._run, record.model_copy(update={"devices": tuple(uses)}))
 
     def _stop(self) -> None:
         self._stopping = True

@@ -8,14 +8,18 @@ from bisect import insort
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from scanflow.accelerators.visible import VISIBLE
 from scanflow.app.executor import Executor
+from scanflow.app.plan import Plan
 from scanflow.app.workflow import Workflow
 from scanflow.backends.run_records import DeviceUse
 from scanflow.names import StepName
 from scanflow.text.failures import Failure
+
+if TYPE_CHECKING:
+    from scanflow.backends.device_claims import HomeDevices
 
 _T = TypeVar("_T")
 
@@ -58,6 +62,10 @@ class StepDevices(Protocol):
         """Read back who uses the devices of running attempts; return those that now use more than their share."""
         ...
 
+    def list_growth(self) -> list[Path]:
+        """Return the attempts that were seen to hold more than when this last named them, which it does rarely."""
+        ...
+
     def describe(self, folder: Path) -> tuple[DeviceUse, ...]:
         """Return what an attempt was granted, and what was seen of it."""
         ...
@@ -95,6 +103,9 @@ class NoStepDevices:
     def watch(self) -> list[Path]:
         return []
 
+    def list_growth(self) -> list[Path]:
+        return []
+
     def describe(self, folder: Path) -> tuple[DeviceUse, ...]:  # noqa: ARG002
         return ()
 
@@ -108,6 +119,31 @@ class NoStepDevices:
 def names_devices(workflow: Workflow) -> bool:
     """Return whether a step asks for GPUs, or names some itself."""
     return any(node.resources.gpu or VISIBLE in node.env for node in workflow.steps)
+
+
+def check_devices(workflow: Workflow, get_devices: Callable[[], HomeDevices]) -> None:
+    """Check that this machine could grant every step its devices if nothing else ran.
+
+    Raises:
+        UnsupportedError: a step asks for more than there is.
+        InvalidError: one names devices itself.
+    """
+    if names_devices(workflow):
+        from scanflow.backends.local.batch.task_devices import check_step_devices
+
+        check_step_devices(workflow, get_devices())
+
+
+def plan_devices(plan: Plan, workflow: Workflow, get_devices: Callable[[], HomeDevices]) -> Plan:
+    """Return a plan with the machine's devices, and which steps would wait for some now."""
+    if not names_devices(workflow):
+        return plan
+    from scanflow.backends.local.batch.task_devices import count_whole_devices, explain_waits
+
+    devices = get_devices()
+    gpus = count_whole_devices(devices.read_inventory())
+    changes = {"machine_gpus": gpus, "peak_gpus": min(gpus, plan.peak_gpus), "notes": explain_waits(workflow, devices)}
+    return plan.model_copy(update=changes)
 
 
 class DeviceQueue(Generic[_T]):

@@ -51,7 +51,7 @@ def as_batch(definition: RunDefinition, home: Path) -> RunDefinition:
         resources=Resources(
             cpu=max(1.0, sum(worker.cores for worker in plan.workers)),
             memory=workload.memory_bytes,
-            gpu=_count_gpus(workload),
+            gpu=workload.resources_per_task.gpu,
             gpu_memory=workload.resources_per_task.gpu_memory,
         ),
     )
@@ -71,12 +71,6 @@ def _check_supported(workload: MPIWorkload) -> MPIWorkload:
             f"containers of {workload.runtime!r}. Remove runtime, or gpu."
         )
     return workload
-
-
-def _count_gpus(workload: MPIWorkload) -> int | float | str:
-    """Return what the job's step asks for: the whole GPUs of all ranks; or the share, or part, of one of them."""
-    gpu = workload.resources_per_task.gpu
-    return workload.n_tasks * gpu if isinstance(gpu, int) else gpu
 
 
 def resolve_job(app: Application, workflow: Workflow) -> tuple[MPIWorkload, list[str]]:

@@ -16,9 +16,9 @@ def is_job(workflow: Workflow) -> bool:
     return any(step.function == LAUNCH for step in workflow.steps)
 
 
-def count_shares(step: Executor) -> int:
-    """Return how often a step needs its share or part of a GPU: a job's step once for each rank."""
+def count_ranks(step: Executor) -> int | None:
+    """Return how many ranks the job of a step has, each of which needs what the step asks of GPUs; None: no job's."""
     workload = step.parameters.get("workload")
-    if step.function != LAUNCH or not isinstance(workload, Mapping) or isinstance(step.resources.gpu, int):
-        return 1
+    if step.function != LAUNCH or not isinstance(workload, Mapping):
+        return None
     return int(workload["n_tasks"])

@@ -3,7 +3,9 @@ the other, or the change is refused before it starts."""
 
 from __future__ import annotations
 
-from scanflow.app.quantities import round_memory
+from dataclasses import replace
+
+from scanflow.app.quantities import format_bytes
 from scanflow.backends.device_claims import HomeDevices
 from scanflow.backends.local.services.service_layout import ServiceFolder
 from scanflow.backends.local.services.state.observed import read_observed
@@ -21,6 +23,7 @@ from scanflow.backends.version_memory import (
     measure_versions,
 )
 from scanflow.errors import UsageError
+from scanflow.placement.device_grants import describe_wait
 from scanflow.processes.shims import read_exit
 
 
@@ -79,19 +82,19 @@ def fit_versions(
 
 
 def describe_free_memory(devices: HomeDevices, folder: ServiceFolder, shape: Shape) -> list[str]:
-    """Return for a plan how much memory the service's GPUs have for a second version."""
+    """Return for a plan whether its GPUs are free, and how much of their memory a second version would have."""
     demand = build_shape_demand(shape)
     if demand is None:
         return []
     memories = read_memories(devices, folder)
-    rule = (
-        "A second version (swap, canary, shadow) is loaded into the same instances. A swap that does not fit starts "
-        "new instances where a GPU is free, else it is refused; so is a canary."
-    )
+    own = [path for _, path in list_newest_attempts(folder)]
+    of_all = replace(demand, copies=max(1, shape.instances), copy="instance")
+    why = devices.explain_wait(of_all, leaving=own)
+    refused = [f"{describe_wait(of_all, why)} A deployment would be refused."] if why else []
     if not memories:
-        return [f"GPU memory: what a version needs is known once it serves. {rule}"]
+        return [*refused, "GPU memory: what a second version would need is known once it serves."]
     amounts = [
-        f"{memory}" + ("" if memory.free_bytes is None else f": {round_memory(memory.free_bytes)} are left")
+        f"{memory}" + ("" if memory.free_bytes is None else f": {format_bytes(memory.free_bytes)} are left")
         for memory in memories
     ]
     waits = devices.explain_wait(demand)
@@ -100,4 +103,8 @@ def describe_free_memory(devices: HomeDevices, folder: ServiceFolder, shape: Sha
         if waits
         else "A new deployment gets a GPU beside the instances that it replaces."
     )
-    return [f"GPU memory: {'; '.join(amounts)}. {rule}", again]
+    rule = (
+        "A second version (swap, canary, shadow) is loaded into the same instances. A swap that does not fit there "
+        "starts new instances if a GPU is free. A canary or shadow that does not fit is refused."
+    )
+    return [*refused, f"GPU memory: {'; '.join(amounts)}. {rule}", again]

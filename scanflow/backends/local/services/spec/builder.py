@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+from scanflow.accelerators.accelerator_port import Inventory
 from scanflow.accelerators.visible import VISIBLE
 from scanflow.app.application import Application
 from scanflow.app.parameters import select_texts
@@ -32,7 +34,7 @@ from scanflow.files.secret_sources import check_secret_sources
 from scanflow.instance_messages import ModelFiles, Revision
 from scanflow.pki import prepare_tls
 from scanflow.placement.available_cpus import read_this_machine
-from scanflow.placement.device_grants import check_demand, check_environment
+from scanflow.placement.device_grants import DeviceDemand, check_demand, check_environment
 from scanflow.placement.sysfs import read_topology
 from scanflow.placement.threads import compute_pool_size
 from scanflow.settings import Settings
@@ -142,7 +144,7 @@ class ServiceSpecBuilder:
                 inventory = self._devices.read_inventory()
                 check_environment(env, inventory, asks=demand is not None)
                 if demand is not None:
-                    check_demand(inventory, demand, copies=most)
+                    _check_demand(inventory, demand, shape.instances, scaling)
                 if demand is not None and scaling is not None:
                     check_gpu_readings(scaling, shape, inventory)
             plan_grants(topology, shape, most, read_used_cpus(self._services, name))
@@ -167,6 +169,15 @@ class ServiceSpecBuilder:
                 python, requirements, base=files[0].parent, patience=python_environments.Patience()
             )
         return python
+
+
+def _check_demand(inventory: Inventory, demand: DeviceDemand, instances: int, scaling: Scaling | None) -> None:
+    check_demand(inventory, replace(demand, copies=instances, copy="instance"))
+    if scaling is not None and scaling.max > instances:
+        try:
+            check_demand(inventory, replace(demand, copies=scaling.max, copy="instance"))
+        except UnsupportedError as error:
+            raise UnsupportedError(f"Scaling.max={scaling.max}: {error}") from error
 
 
 def _check_clients(name: str, serving: Serving, settings: Settings) -> None:
