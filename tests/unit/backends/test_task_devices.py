@@ -152,9 +152,9 @@ def test_a_plan_says_how_many_gpus_there_are_and_which_steps_would_wait_for_one(
     now = plan_devices(plan, workflow, lambda: devices)
     assert (plan.peak_gpus, now.peak_gpus, now.machine_gpus, now.notes) == (3, 2, 2, ())
     devices.take(tmp_path / "means", "means/1", DeviceDemand(count=2))
+    who = "GPU 0 is granted to means/1; GPU 1 is granted to means/1; GPU 2 has failed: lost"
     assert plan_devices(plan, workflow, lambda: devices).notes == (
-        "gpu=1 is not free now: GPU 0 is granted to means/1; GPU 1 is granted to means/1; GPU 2 has failed: lost. "
-        "a, b, c would wait.",
+        f"gpu=1 is not free now: {who}. a, b, c would wait.",
     )
     wide = sf.Workflow(name="w", nodes=[step.replace(name=f"{step.name}{n}") for step in steps for n in range(2)])
     (note,) = plan_devices(plan, wide, lambda: devices).notes
