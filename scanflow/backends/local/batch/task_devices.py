@@ -96,7 +96,7 @@ class _AttemptDevices:
 
     named_at: float = -math.inf
     faults: dict[str, str] = field(default_factory=dict)
-    """Of devices that failed while it ran, by the UUIDs of its grants."""
+    """Of its devices that had failed when they were read last, by the UUIDs of its grants."""
 
     @property
     def merged(self) -> tuple[DeviceGrant, ...]:
@@ -105,7 +105,7 @@ class _AttemptDevices:
 
     def watch(self, inventory: Inventory, session: int, now: float) -> bool:
         """Add what is seen of it; return whether it is over its share, for the first time."""
-        self.faults |= {grant.uuid: fault for grant in self.grants if (fault := find_fault(inventory, grant))}
+        self.faults = {grant.uuid: fault for grant in self.grants if (fault := find_fault(inventory, grant))}
         return self.seen.add(inventory, self.merged, session, now)
 
     def describe(self) -> tuple[DeviceUse, ...]:

@@ -105,7 +105,7 @@ class ServiceController:
     def adopt(self) -> None:
         """Adopt the processes of an earlier supervisor."""
         create_private_folder(self.folder.recorded)
-        self.pool.meet_driver()
+        self.pool.meet_driver(self.desired)
         self.pool.adopt(self.desired, time.monotonic(), time.time())
         self.recording.adopt()
         self._log_event("supervisor restarted" if self.pool.alive else "supervisor started")

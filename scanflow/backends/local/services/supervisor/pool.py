@@ -83,10 +83,11 @@ class InstancePool:
 
     # Coming and going
 
-    def meet_driver(self) -> None:
-        """Wait for the first answer of the GPUs' driver, or that it gives none, before any instance is watched: one
-        would be taken for silent meanwhile."""
-        self._devices.read_inventory()
+    def meet_driver(self, desired: DesiredState) -> None:
+        """Wait for the first answer of the driver of a service's GPUs, or that it gives none, before any instance is
+        watched: one would be taken for silent meanwhile."""
+        if build_shape_demand(desired.definition.shape) is not None:
+            self._devices.read_inventory()
 
     def adopt(self, desired: DesiredState, now: float, wall: float) -> None:
         """Adopt the instances of an earlier supervisor; ``wall``: seconds since the epoch."""
