@@ -8,7 +8,9 @@ import concurrent.futures
 import gc
 import logging
 import threading
+import weakref
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from time import perf_counter
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -35,7 +37,9 @@ LOAD_S: Final = 600.0
 """The timeout of loading and warming up, in seconds."""
 
 DROP_S: Final = 1.0
-"""After so long nothing refers to a revision whose last request was answered."""
+"""After so long nothing refers to a revision whose last request was answered, mostly."""
+
+DROP_TRIES: Final = 5
 
 _log = logging.getLogger(__name__)
 
@@ -268,12 +272,22 @@ class Revisions:
         if loaded.retired and loaded in self.retiring:
             self.retiring.remove(loaded)
             gc.unfreeze()  # its models may be part of cycles that were frozen at the start
-            if has_device():  # the caller still refers to it
-                self._engine.loop.call_later(DROP_S, _free_in_thread)
+            if has_device():
+                _free_later(self._engine.loop, weakref.ref(loaded))
 
 
-def _free_in_thread() -> None:
-    threading.Thread(target=free_dropped_memory, name="scanflow-unloader", daemon=True).start()
+def _free_later(loop: asyncio.AbstractEventLoop, dropped: weakref.ref[LoadedRevision], tries: int = DROP_TRIES) -> None:
+    """Give back the device memory of a revision; again, where something may have referred to it still, as its last
+    caller."""
+
+    def free() -> None:
+        was_there = dropped() is not None
+        free_dropped_memory()
+        if was_there and tries > 1:
+            with suppress(RuntimeError):  # the loop has ended, and soon the process
+                loop.call_soon_threadsafe(_free_later, loop, dropped, tries - 1)
+
+    loop.call_later(DROP_S, threading.Thread(target=free, name="scanflow-unloader", daemon=True).start)
 
 
 def _check_revisions(desired: DesiredInstanceState) -> None:

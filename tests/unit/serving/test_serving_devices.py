@@ -146,7 +146,9 @@ class ToyDevice:
     """A GPU of ten units, as PyTorch's allocator has it: what models free is kept until the cache is emptied."""
 
     def __init__(self) -> None:
-        self.allocated = self.reserved = self.peak = 0
+        self.allocated = self.reserved = self.peak = self.emptied = 0
+        self.held: list[object] = []
+        """What something refers to until the cache is emptied for the first time."""
 
     def load(self, holder: object, size: int) -> None:
         if self.allocated + size > 10:
@@ -163,6 +165,8 @@ class ToyDevice:
     def cuda(self) -> SimpleNamespace:
         def empty_cache() -> None:
             self.reserved = self.allocated
+            self.emptied += 1
+            self.held.clear()
 
         def reset_peak_memory_stats(_: int) -> None:
             self.peak = self.allocated
@@ -236,9 +240,11 @@ async def test_a_replaced_version_gives_its_memory_back(toy_device: ToyDevice, t
         Revision(id=f"r{size}", nodes=(node("m", path, "Model", parameters={"size": size}),)) for size in (6, 4)
     )
     async with instance(tmp_path, apply=make_desired_state(first)) as here:
+        toy_device.held.append(here.application.revisions.loaded["r6"])  # as its last caller, for a moment longer
         await here.application.apply(make_desired_state(second, generation=2))
         await wait_in_loop(lambda: toy_device.reserved == 4)
         assert (toy_device.allocated, describe_memory(here)) == (4, 0)
+        assert toy_device.emptied > 1, "it is tried again"
         toy_device.reserved = 9  # what a large request took, and PyTorch keeps
         assert describe_memory(here) == 5
 
