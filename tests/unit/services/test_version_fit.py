@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import socket
+import subprocess
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -100,6 +103,14 @@ class GpuService:
         return fit_versions(self.devices, self.folder, self.define(now), self.define(*after, generation=2))
 
 
+@pytest.fixture(scope="module")
+def another_program() -> Iterator[int]:
+    """The id of a process that leads a session of its own; of process 1 tests may be in the very session."""
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
+        yield process.pid
+        process.kill()
+
+
 def make_revision(version: int, files: ModelFiles) -> Revision:
     return Revision(id=f"r{version}", nodes=(Node(name="model", model=files),))
 
@@ -168,9 +179,11 @@ def test_what_is_not_known_beforehand_is_said_and_shows_when_loaded(
     )
 
 
-def test_memory_that_another_program_holds_is_not_there_for_a_second_version(tmp_path: Path) -> None:
+def test_memory_that_another_program_holds_is_not_there_for_a_second_version(
+    tmp_path: Path, another_program: int
+) -> None:
     service = GpuService(tmp_path, held=10)
-    service.hold(10, DeviceProcess(pid=1, memory_bytes=5 * GIB))
+    service.hold(10, DeviceProcess(pid=another_program, memory_bytes=5 * GIB))
     with pytest.raises(UsageError, match="instance 1 needs 10 GiB of the 35 GiB that it may hold"):
         service.change(canary=True, size=26)
     assert service.change(canary=True, size=24)[1]
@@ -245,12 +258,12 @@ def test_only_what_is_not_loaded_yet_counts(tmp_path: Path) -> None:
     added=st.integers(0, 200),
 )
 def test_a_version_is_refused_only_if_the_bytes_do_not_fit(
-    memory: int, used: list[int], own: int, unused: int, share: int, added: int
+    another_program: int, memory: int, used: list[int], own: int, unused: int, share: int, added: int
 ) -> None:
     """The oracle counts the bytes of all holders one by one."""
     own, others = min(own, memory), used if sum(used) + own <= memory else []
     processes = [DeviceProcess(pid=os.getpid(), memory_bytes=own)]
-    processes += [DeviceProcess(pid=1, memory_bytes=held) for held in others]
+    processes += [DeviceProcess(pid=another_program, memory_bytes=held) for held in others]
     device = make_gpu(0, memory=memory, memory_used_bytes=own + sum(others), processes=tuple(processes))
     grant = DeviceGrant(uuid=device.uuid, device=device.uuid, number=0, sharing="mps", memory_bytes=min(share, memory))
     measured = measure_memory(Inventory(devices=(device,)), "1", [grant], os.getsid(0), unused)
@@ -398,15 +411,35 @@ def test_an_instance_that_has_ended_has_no_readings_and_says_what_it_waits_for(t
     assert (record.error, record.failed_change) == ("it was killed", None)
 
 
+@pytest.fixture
+def open_controller(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[ServiceFolder, DesiredState, Mock], Any]]:
+    """Returns a supervisor's controller with sockets that it inherits, as one does that is started again: the numbers
+    that a supervisor has for them may be another's in this process."""
+    opened: list[ServiceController] = []
+
+    def open_it(folder: ServiceFolder, desired: DesiredState, shims: Mock) -> ServiceController:
+        server = socket.create_server(("127.0.0.1", 0))
+        desired = desired.model_copy(update={"port": server.getsockname()[1]})
+        update_desired(folder, lambda _: desired)
+        for name, sock in (("HTTP_FD", server), ("GRPC_FD", socket.socket())):
+            monkeypatch.setattr(f"scanflow.backends.local.services.supervisor.controller.{name}", sock.detach())
+        opened.append(ServiceController(folder, desired, shims, selectors.DefaultSelector()))
+        return opened[-1]
+
+    yield open_it
+    for controller in opened:
+        controller.close()
+        for shared in controller.sockets:
+            shared.close()
+
+
 def test_the_wait_for_a_driver_that_hangs_is_not_taken_for_the_silence_of_instances(
-    tmp_path: Path, make_pool: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make_pool: Any, open_controller: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = GpuService(tmp_path, held=9)
     make_pool(service)
     desired, now = service.define(make_revision(1, service.make_files(1, 8))), [100.0]
-    controller = ServiceController(
-        service.folder, desired, Mock(adopt=Mock(return_value=None)), selectors.DefaultSelector()
-    )
+    controller = open_controller(service.folder, desired, Mock(adopt=Mock(return_value=None)))
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
     def wait_first() -> Inventory:
@@ -420,14 +453,15 @@ def test_the_wait_for_a_driver_that_hangs_is_not_taken_for_the_silence_of_instan
     assert (instance.since, now[0]) == (110.0, 110.0)
 
 
-def test_a_supervisor_pauses_between_two_starts_of_an_instance(tmp_path: Path, make_pool: Any) -> None:
+def test_a_supervisor_pauses_between_two_starts_of_an_instance(
+    tmp_path: Path, make_pool: Any, open_controller: Any
+) -> None:
     service = GpuService(tmp_path, held=9)
     make_pool(service)
     service.accelerators.change(0, fault="GPU is lost")
-    desired = service.define(make_revision(1, service.make_files(1, 8))).model_copy(update={"port": 0, "settled": 1})
-    update_desired(service.folder, lambda _: desired)
+    desired = service.define(make_revision(1, service.make_files(1, 8))).model_copy(update={"settled": 1})
     shims = Mock(adopt=Mock(return_value=None), wait=Mock(return_value=[]))
-    controller = ServiceController(service.folder, desired, shims, selectors.DefaultSelector())
+    controller = open_controller(service.folder, desired, shims)
     controller.adopt()
     (instance,) = controller.pool.instances
     instance.template = Template(desired.definition.spec_hash, 1.0, Grant(cpus=(), memory_nodes=()))
@@ -437,8 +471,4 @@ def test_a_supervisor_pauses_between_two_starts_of_an_instance(tmp_path: Path, m
     observed = read_observed(service.folder)
     assert observed is not None
     assert [it.waits_for for it in observed.record.instances] == ["a GPU: GPU 0 has failed: GPU is lost"]
-    pause_s = controller.pause_s()
-    controller.close()
-    for shared in controller.sockets:
-        shared.close()
-    assert pause_s > 1
+    assert controller.pause_s() > 1

@@ -76,9 +76,12 @@ class SharedSocket:
         if self.sock is not None and self.sock.getsockname()[1] == port:
             return False
         self.close()
-        with self._make(host, port) as sock:
-            os.dup2(sock.fileno(), self.number, inheritable=False)
-        self.sock = socket.socket(fileno=self.number)
+        sock = self._make(host, port)
+        if sock.fileno() != self.number:  # which may be the next free one; dup3 refuses to copy one to itself
+            with sock:
+                os.dup2(sock.fileno(), self.number, inheritable=False)
+            sock = socket.socket(fileno=self.number)
+        self.sock = sock
         return True
 
     @property
