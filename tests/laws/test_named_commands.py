@@ -26,7 +26,7 @@ CHECKOUT = Path(__file__).parents[2]
 FOLDERS = ("scanflow", "client", "server", "agents")
 PAGES = [
     *sorted(CHECKOUT.glob("*.md")),
-    *sorted((CHECKOUT / "docs").glob("*.md")),
+    *sorted(page for page in (CHECKOUT / "docs").rglob("*.md") if page.parent.name != "decisions"),
     *sorted((CHECKOUT / "tutorials").rglob("*.md")),
     *sorted(file for file in (CHECKOUT / "deploy").rglob("*") if file.suffix in {".md", ".txt", ".yaml"}),
 ]

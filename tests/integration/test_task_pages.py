@@ -1,0 +1,95 @@
+"""Each page of a task does what it says: its commands run in order, and print what it shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.page_examples import PAGES, PageRun, is_nightly, is_shown, list_commands, read_blocks, stop_server
+from tests.serving import reserve_port
+
+PAGE = """# A page
+
+<!-- nightly -->
+
+```python
+# steps/clean.py
+print(1)
+```
+
+```console
+$ scanflow run app.py \\
+    --slots 2
+succeeded in 0.31 s ...
+$ scanflow check missing.py  # exit 2
+```
+
+<!-- not run: needs a GPU -->
+```console
+$ scanflow run gpu.py
+```
+"""
+
+
+def run_page(page: Path, folder: Path) -> list[str]:
+    """Run a page, and return what differs from what it says."""
+    folder.mkdir()
+    with reserve_port() as port:
+        run = PageRun(folder, port)
+        try:
+            run.run(page)
+        finally:
+            stop_server(run)
+    assert run.commands
+    return run.differences
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("page", [page for page in PAGES if not is_nightly(page)], ids=lambda page: page.stem)
+def test_a_page_does_what_it_says(page: Path, home: Path, tmp_path: Path) -> None:
+    assert not run_page(page, tmp_path / "page")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("page", [page for page in PAGES if is_nightly(page)], ids=lambda page: page.stem)
+def test_a_page_that_takes_long_does_what_it_says(page: Path, home: Path, tmp_path: Path) -> None:
+    assert not run_page(page, tmp_path / "page")
+
+
+def test_a_pages_blocks_are_files_commands_and_what_is_left_out(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    first, second, third = read_blocks(PAGE)
+    assert (first.language, second.runs, third.runs) == ("python", True, False)
+    assert [command for command, _ in list_commands(second.text)] == [
+        "scanflow run app.py --slots 2",
+        "scanflow check missing.py  # exit 2",
+    ]
+    assert is_nightly(page)
+
+
+def test_output_is_compared_but_for_names_durations_and_ports() -> None:
+    assert is_shown("succeeded in 0.31 s\nat http://127.0.0.1:1/", "succeeded in 2 min\nat http://127.0.0.1:46700/\n")
+    assert is_shown(
+        "train = ...\n...\nShow it: scanflow show keen-otter-417", "train = 1\na\nb\nShow it: scanflow show a-b-001"
+    )
+    assert not is_shown("accuracy 0.97", "accuracy 0.96")
+    assert not is_shown("...\nsucceeded", "succeeded\nfailed")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("```console\n$ scanflow check nothing.py\n```\n", "ended with 2, not 0"),
+        ("```console\n$ echo one\ntwo\n```\n", "is to print:\ntwo\n\nand prints:\none"),
+        ("```python\nprint(1)\n```\n```output\n2\n```\n", "is to print:\n2\n\nand prints:\n1"),
+    ],
+    ids=["exit", "console", "python"],
+)
+def test_a_page_that_says_what_is_not_so_fails(home: Path, tmp_path: Path, text: str, why: str) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    (difference,) = run_page(page, tmp_path / "page")
+    assert why in difference

@@ -1,0 +1,191 @@
+"""The examples of a page of documentation, run as a reader runs them: from top to bottom, in one empty folder.
+
+- A block whose first line names a file (``# loans.py``, ``# steps/clean.py``, ``/* pi.c */``) is that file.
+- In a ``console`` block each ``$ command`` is run; the lines below it are its output, and are compared.
+- A ``python`` block that names no file is a program of its own; an ``output`` block below it is what it prints.
+- ``<!-- not run: reason -->`` before a block leaves it out, and ``<!-- nightly -->`` says that the page takes long.
+
+In what is expected, ``...`` stands for anything, and white space is white space (doctest's rules). Names of runs,
+durations and ports are not compared.
+"""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.conftest import COMMAND, home_in
+from tests.serving import reserve_port
+from tests.waiting import patient
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(page for folder in ("tasks", "coming-from") for page in (ROOT / "docs" / folder).glob("*.md"))
+TIMEOUT_S = 300
+PORT = "46666"
+"""The port of a server that a page speaks of; the test has another one."""
+
+_BLOCK = re.compile(
+    r"^(?P<indent> *)```(?P<language>\w+)[^\n]*\n(?P<text>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE
+)
+_NOT_RUN = re.compile(r"<!-- not run: [^>]+ -->\s*\Z")
+_FILE = re.compile(r"(?:# |/\* |<!-- )([\w./-]+\.\w+)(?: \*/| -->)?\n")
+_EXIT = re.compile(r"\s+# exit (\d+)$")
+_CHANGING = (
+    (re.compile(r"\b[a-z]+-[a-z]+-\d{3}\b"), "RUN"),
+    (re.compile(r"\b\d+(?:\.\d+)? ?(?:µs|us|ms|s|min|h)\b"), "DURATION"),
+    (re.compile(r"(127\.0\.0\.1|localhost):\d+"), r"\1:PORT"),
+)
+_CHECKER = doctest.OutputChecker()
+_OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    text: str
+    runs: bool = True
+
+
+@dataclass
+class PageRun:
+    """One run of a page: what was done, and what differs from what the page says."""
+
+    folder: Path
+    port: int
+    commands: int = 0
+    differences: list[str] = field(default_factory=list)
+
+    def run(self, page: Path) -> None:
+        """Run a page's blocks until one of them does not do what the page says."""
+        blocks = read_blocks(page.read_text(encoding="utf-8"))
+        for number, block in enumerate(blocks):
+            if self.differences:
+                return
+            if not block.runs:
+                continue
+            if named := _FILE.match(block.text):
+                self._write(named[1], block.text)
+            elif block.language == "console":
+                for command, expected in list_commands(block.text):
+                    self._run_command(command, expected)
+            elif block.language == "python":
+                following = blocks[number + 1] if number + 1 < len(blocks) else None
+                expected = following.text if following is not None and following.language == "output" else ""
+                self._run_python(block.text, expected)
+
+    def _write(self, name: str, text: str) -> None:
+        file = self.folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+
+    def _run_command(self, line: str, expected: str) -> None:
+        wanted = int(match[1]) if (match := _EXIT.search(line)) else 0
+        command = _EXIT.sub("", line).replace(PORT, str(self.port))
+        if command.startswith("scanflow up"):
+            command += f" --port {self.port}"
+        done = self._start(["bash", "-c", command])
+        self._compare(line, done, wanted, expected)
+
+    def _run_python(self, text: str, expected: str) -> None:
+        program = self.folder.parent / "block.py"
+        program.write_text(text.replace(PORT, str(self.port)), encoding="utf-8")
+        done = self._start([sys.executable, str(program)])
+        self._compare(f"python:\n{text}", done, 0, expected)
+
+    def _start(self, argv: list[str]) -> subprocess.CompletedProcess[str]:
+        self.commands += 1
+        programs = _make_programs(self.folder.parent / "bin")
+        environment = {
+            **os.environ,
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "PYTHONPATH": os.pathsep.join([str(self.folder), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            "COLUMNS": "120",
+        }
+        return subprocess.run(
+            argv, cwd=self.folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, timeout=patient(TIMEOUT_S), check=False,
+        )  # fmt: skip
+
+    def _compare(self, what: str, done: subprocess.CompletedProcess[str], wanted: int, expected: str) -> None:
+        if done.returncode != wanted:
+            self.differences.append(f"{what}\nended with {done.returncode}, not {wanted}:\n{done.stdout}")
+        elif expected.strip() and not is_shown(expected, done.stdout):
+            self.differences.append(f"{what}\nis to print:\n{expected}\nand prints:\n{done.stdout}")
+
+
+def stop_server(run: PageRun) -> None:
+    """End what ``scanflow up`` started on a page that does not end it itself."""
+    subprocess.run([*COMMAND, "down"], cwd=run.folder, capture_output=True, timeout=patient(TIMEOUT_S), check=False)
+
+
+def read_blocks(text: str) -> list[Block]:
+    """Return the blocks of a page, in order."""
+    blocks = []
+    for match in _BLOCK.finditer(text):
+        indent = match["indent"]
+        lines = (line.removeprefix(indent) for line in match["text"].splitlines(keepends=True))
+        blocks.append(Block(match["language"], "".join(lines), _NOT_RUN.search(text[: match.start()]) is None))
+    return blocks
+
+
+def list_commands(text: str) -> list[tuple[str, str]]:
+    """Return each command of a ``console`` block, and the output that is shown below it.
+
+    A command goes on where its line ends with a backslash.
+    """
+    joined = re.sub(r"\\\n\s*>?\s*", "", text)
+    parts = re.split(r"^\$ ", joined, flags=re.MULTILINE)[1:]
+    return [(part.partition("\n")[0], part.partition("\n")[2]) for part in parts]
+
+
+def is_shown(expected: str, printed: str) -> bool:
+    """Return whether what is printed is what a page shows."""
+    return _CHECKER.check_output(_normalize(expected), _normalize(printed), _OPTIONS)
+
+
+def is_nightly(page: Path) -> bool:
+    return "<!-- nightly -->" in page.read_text(encoding="utf-8").partition("```")[0]
+
+
+def _normalize(text: str) -> str:
+    for pattern, name in _CHANGING:
+        text = pattern.sub(name, text)
+    return text.strip() + "\n"
+
+
+def _make_programs(folder: Path) -> Path:
+    """Make the programs that a reader's environment has: those of this test."""
+    if not folder.is_dir():
+        folder.mkdir()
+        program, code, *rest = COMMAND
+        scripts = {"scanflow": [program, code, *rest], "python": [program], "pytest": [program, "-m", "pytest"]}
+        for name, words in scripts.items():
+            quoted = " ".join(f"'{word}'" for word in words)
+            (folder / name).write_text(f'#!/bin/sh\nexec {quoted} "$@"\n')
+            (folder / name).chmod(0o755)
+    return folder
+
+
+def main() -> None:
+    """Run pages: ``python -m tests.page_examples docs/tasks/first-minute.md``."""
+    for name in sys.argv[1:]:
+        with tempfile.TemporaryDirectory() as folder, home_in(Path(folder)), reserve_port() as port:
+            work = Path(folder) / "page"
+            work.mkdir()
+            run, begun = PageRun(work, port), time.monotonic()
+            try:
+                run.run(Path(name))
+            finally:
+                stop_server(run)
+            print(*run.differences or ["as it says"], f"{name}: {time.monotonic() - begun:.0f} s", sep="\n")
+
+
+if __name__ == "__main__":
+    main()
