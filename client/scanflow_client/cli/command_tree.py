@@ -30,6 +30,7 @@ from scanflow_client.cli import (
     top_command,
     tune_command,
 )
+from scanflow_client.cli.command_help import DocumentedCommand
 from scanflow_client.cli.command_options import PLAIN_HELP
 from scanflow_client.cli.plugin_commands import PluginGroup
 
@@ -113,7 +114,7 @@ for _command in (
     *(top_command.top, machine_commands.topology),
     characterize_command.characterize,
 ):
-    app.command()(_command)
+    app.command(cls=DocumentedCommand)(_command)
 app.add_typer(model_commands.models, name="models")
 app.add_typer(drift_commands.drift, name="drift")
 app.add_typer(mpi_commands.mpi, name="mpi")

@@ -79,6 +79,11 @@ def load(
     """Measure the throughput and latency of a service under load.
 
     Latency counts from the time at which a request is due. Ctrl-C ends the load and prints the results so far.
+
+    Examples:
+        scanflow load digits rows.npy --rate 200 --seconds 30 --p99 50ms
+        scanflow load digits rows.npy -c 8
+        scanflow load digits --data '[[1.0, 2.0]]' --trace sine:20,200,60
     """
     from scanflow.app.quantities import parse_duration
     from scanflow_client.load_report import LoadSpec, draw_load, format_load

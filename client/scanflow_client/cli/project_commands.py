@@ -70,7 +70,11 @@ def init(
     folder: Annotated[Path, Argument(help="The folder to create. Default: the current one.")] = Path(),
     name: Annotated[str | None, Option("--name", help="The application's name. Default: the folder's name.")] = None,
 ) -> None:
-    """Write a small example application. No existing file is overwritten."""
+    """Write a small example application. No existing file is overwritten.
+
+    Examples:
+        scanflow init my-app
+    """
     from scanflow.names import build_slug, check_name
 
     if name is not None:
@@ -88,6 +92,10 @@ def check(target: TargetArgument = None, as_json: JsonOption = False) -> None:
 
     The check covers the graph, names, quantities, parameters and files, and the agents: their parameters, and the
     workflows and agents that their strategies name.
+
+    Examples:
+        scanflow check
+        scanflow check app.py:training
     """
     from scanflow.application_loading import load_application
     from scanflow.deployer import RunRequest
@@ -118,7 +126,12 @@ def plan(
     graph: GraphOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print a workflow's steps and resources without running it."""
+    """Print a workflow's steps and resources without running it.
+
+    Examples:
+        scanflow plan app.py -p epochs=3 --graph
+        scanflow plan app.py:serve --instances 2 --cores 1
+    """
     from scanflow.application_loading import load_application
     from scanflow.deployer import RunRequest
     from scanflow_client.formatting.graph_text import build_plan_graph
@@ -144,6 +157,10 @@ def doctor(
     """Check this machine or a cluster, and suggest fixes.
 
     A cluster is checked with --backend kubernetes.
+
+    Examples:
+        scanflow doctor
+        scanflow doctor --backend kubernetes --thorough
     """
     from scanflow_client.doctor import examine
     from scanflow_client.formatting.text_table import Table

@@ -19,7 +19,12 @@ def strategies(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the strategies of agents (when, if, then), or primitives."""
+    """List the strategies of agents (when, if, then), or primitives.
+
+    Examples:
+        scanflow strategies app.py
+        scanflow strategies primitives
+    """
     from scanflow_client.formatting.agent_text import format_primitives, format_strategies
 
     if target == "primitives":
@@ -51,7 +56,12 @@ def replay(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Evaluate an agent's strategies again on recorded samples. No action is taken; exit code 1: decisions differ."""
+    """Evaluate an agent's strategies again on recorded samples. No action is taken; exit code 1: decisions differ.
+
+    Examples:
+        scanflow replay tracker app.py --last 50
+        scanflow replay mnist:tracker --since 2h --save trace.json
+    """
     from scanflow_client.formatting.agent_text import format_replay
 
     result = open_client().replay(agent, file, since=since, last=last, trace=trace)

@@ -83,6 +83,10 @@ def tune(
     """Find the best instances, cores, GPUs, affinity and threads.
 
     Candidates are measured on a copy of the service. Ctrl-C ends the search.
+
+    Examples:
+        scanflow tune digits rows.npy --goal latency --minutes 5
+        scanflow tune digits --live --apply
     """
     from scanflow.app.quantities import parse_duration
     from scanflow.backends.device_claims import HomeDevices
