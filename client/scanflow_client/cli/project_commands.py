@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from scanflow.errors import InvalidError
 from scanflow_client.cli.command_options import (
     GraphOption,
     JsonOption,
@@ -32,59 +31,31 @@ from scanflow_client.cli.service_commands import (
 if TYPE_CHECKING:
     from scanflow_client.formatting.text_table import GraphScreen
 
-_FIRST_APP = '''"""A first workflow. Run it: scanflow run app.py"""
-
-import scanflow as sf
-
-
-@sf.step
-def load(count: int = 4) -> list[float]:
-    return [n / 10 for n in range(1, count + 1)]
-
-
-@sf.step(retries=1, timeout="5m")
-def train(rate: float) -> dict[str, float]:
-    print(f"training with rate {{rate}}")
-    return {{"rate": rate, "score": 1 - (rate - 0.3) ** 2}}
-
-
-@sf.step
-def select(trained: list[dict[str, float]]) -> dict[str, float]:
-    best = max(trained, key=lambda one: one["score"])
-    print(f"best: {{best}}")
-    return best
-
-
-rates = load.bind(count=4)
-trained = train.map(rates)  # once for each rate, in parallel
-best = select.bind(trained)
-
-app = sf.Application(
-    name="{name}",
-    workflows=[sf.Workflow(name="training", nodes=[rates, trained, best])],
-)
-'''
+TEMPLATE_HELP = "What to write: batch|service|loop|agent|mpi|notebook."
 
 
 def init(
     folder: Annotated[Path, Argument(help="The folder to create. Default: the current one.")] = Path(),
+    template: Annotated[str, Option("--template", metavar="TEMPLATE", help=TEMPLATE_HELP)] = "batch",
     name: Annotated[str | None, Option("--name", help="The application's name. Default: the folder's name.")] = None,
 ) -> None:
-    """Write a small example application. No existing file is overwritten.
+    """Write a small project: an application, its tests and a README. No existing file is overwritten.
+
+    batch: a workflow. service: a model that is trained and served. loop: agents that watch a service and retrain its
+    model. agent: an agent of your own. mpi: an MPI job. notebook: a notebook and its module.
 
     Examples:
         scanflow init my-app
+        scanflow init shop --template service
     """
-    from scanflow.names import build_slug, check_name
+    from scanflow.app.application import Application
+    from scanflow_client.project_files import build_application_name, get_template, read_files, write_project
 
-    if name is not None:
-        check_name(name, "application")
-    path = folder / "app.py"
-    if path.exists():
-        raise InvalidError(f"The file {str(path)!r} exists already. Name another folder: scanflow init my-app")
-    folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(_FIRST_APP.format(name=name or build_slug(folder.absolute().name) or "app"), encoding="utf-8")
-    say(f"Wrote {path}. Run it: scanflow run {path}")
+    chosen = get_template(template)
+    application = Application(name=build_application_name(folder) if name is None else name)
+    paths = write_project(folder, read_files(chosen.name, application.name))
+    say(*(f"  {path}" for path in paths))
+    say(f"Wrote {len(paths)} files. Next: {chosen.format_command(folder)}")
 
 
 def check(target: TargetArgument = None, as_json: JsonOption = False) -> None:
