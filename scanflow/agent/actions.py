@@ -41,6 +41,7 @@ class Call(Model):
         return f"/sensors/{self.sensor}"
 
     def payload(self) -> Mapping[str, JSON]:
+        """Return the body of the request to the other agent."""
         return {"args": list(self.args), "kwargs": {name: dump_secrets(value) for name, value in self.kwargs.items()}}
 
     def __str__(self) -> str:

@@ -175,6 +175,7 @@ class PrimitiveModel(Act, Model):
 
     @classmethod
     def rows(cls) -> tuple[Primitive, ...]:
+        """Return its listings: one for each kind of workflow that it applies to."""
         return (cls.row(),)
 
     @classmethod

@@ -19,6 +19,8 @@ from scanflow.names import MAX_NAME, check_name, format_environment_name
 
 
 class Tracker(Model):
+    """The tracker that an application logs to, and that has its registered models."""
+
     uri: SecretText | None = None
     """A tracking server or database as MLflow spells it, or a reference to it if it holds a password:
     ``sf.secret("env:NAME")``. Unset: the one inside scanflow's home folder."""
@@ -129,6 +131,7 @@ class Application(Model):
         return by_name[name]
 
     def with_workflow(self, changed: Workflow) -> Application:
+        """Return a copy of the application with this workflow in place of the one of its name."""
         self.workflow(changed.name)
         replaced = tuple(changed if workflow.name == changed.name else workflow for workflow in self.workflows)
         return self.replace(workflows=replaced)

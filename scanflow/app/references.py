@@ -112,6 +112,7 @@ class Ref(Model):
         return Condition(left=self, op="==", right=other)
 
     def differs(self, other: object) -> Condition:
+        """Return the condition that this value differs from ``other``."""
         return Condition(left=self, op="!=", right=other)
 
     def is_in(self, others: Sequence[object]) -> Condition:

@@ -26,6 +26,8 @@ __all__ = ["Grant", "place"]
 
 @dataclass(frozen=True, slots=True)
 class Grant:
+    """The CPUs and NUMA nodes that one instance may use."""
+
     cpus: tuple[int, ...]
     memory_nodes: tuple[int, ...]
     """The NUMA nodes whose memory it uses."""

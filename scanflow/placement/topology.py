@@ -36,12 +36,16 @@ Cpus = Annotated[tuple[int, ...], BeforeValidator(_as_cpus), PlainSerializer(for
 
 
 class Cache(Model):
+    """A cache of the processor, and the CPUs that share it."""
+
     level: Whole = Field(ge=1, le=9)
     cpus: Cpus = Field(min_length=1)
     size_bytes: Whole | None = Field(default=None, ge=0)
 
 
 class Core(Model):
+    """A physical core."""
+
     cpus: Cpus = Field(min_length=1)
     """Its CPUs that are online: one, or with SMT its siblings."""
 
@@ -63,6 +67,8 @@ class NumaNode(Model):
 
 
 class Topology(Model):
+    """A machine: its cores, caches, NUMA nodes, and what of it this process may use."""
+
     title: str = ""
     cores: Annotated[tuple[Core, ...], BeforeValidator(as_tuple)]
     nodes: Annotated[tuple[NumaNode, ...], BeforeValidator(as_tuple)]

@@ -115,6 +115,7 @@ class HttpServiceClient(Closing):
         return self._send("POST", path, body, headers)
 
     def close(self) -> None:
+        """Close the connections to the service."""
         self._client.close()
 
     def _send(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Reply:

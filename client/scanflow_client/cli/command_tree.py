@@ -32,12 +32,8 @@ from scanflow_client.cli import (
 )
 from scanflow_client.cli.command_help import DocumentedCommand
 from scanflow_client.cli.command_options import PLAIN_HELP
+from scanflow_client.cli.exit_codes import format_exit_codes
 from scanflow_client.cli.plugin_commands import PluginGroup
-
-EXIT_CODES = """\
-Exit codes: 0 done; 1 a step, or a component of a service, failed, or a replay differs;
-2 your input needs a change; 3 something is unavailable, try again; 4 a defect of scanflow; 130 stopped.
-"""
 
 app = typer.Typer(
     name="scanflow",
@@ -46,7 +42,7 @@ app = typer.Typer(
         "Run machine-learning workflows, serve models, and let agents watch over them.\n\n"
         "Get started: scanflow demo, or scanflow init."
     ),
-    epilog=EXIT_CODES,
+    epilog=format_exit_codes(),
     pretty_exceptions_enable=False,
     **PLAIN_HELP,
 )

@@ -27,6 +27,8 @@ Placing = Callable[[Sequence[MPIWorker], Sequence[Sequence[int]], Sequence[Clust
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedRank:
+    """A rank of an MPI job, with its node and its CPUs."""
+
     rank: int
     worker: int
     group: int
@@ -39,6 +41,8 @@ class PlacedRank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MPIPlan:
+    """The workers and ranks of an MPI job, and where each runs."""
+
     name: str
     granularity: Granularity
     affinity: AffinityMode

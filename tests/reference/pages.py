@@ -1,0 +1,42 @@
+"""All pages of the reference, by the names of their files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tests.grammar import CHECKOUT
+from tests.reference import code_pages, python_pages, tables
+from tests.reference.markdown import NOTICE, Page
+
+FOLDER = CHECKOUT / "docs" / "reference"
+
+BUILDERS: Mapping[str, tuple[str, Callable[[], Page]]] = {
+    "commands.md": ("every command and option of `scanflow`", code_pages.build_commands_page),
+    "exit-codes.md": ("what the exit codes of commands mean", tables.build_exit_codes_page),
+    "python.md": ("what programs may import", python_pages.build_index_page),
+    "errors.md": ("the errors to catch", tables.build_errors_page),
+    "rest.md": ("the routes of the server and of services", code_pages.build_rest_page),
+    "settings.md": ("all environment variables", tables.build_settings_page),
+    "templates.md": ("the parameters of template agents", code_pages.build_templates_page),
+    "triggers.md": ("when a sensor fires", code_pages.build_triggers_page),
+    "primitives.md": ("what agents may do", code_pages.build_primitives_page),
+    "events.md": ("what the server and the agents record", tables.build_events_page),
+    "metrics.md": ("what Prometheus reads", tables.build_metrics_page),
+    "chart.md": ("the values of the Helm chart", tables.build_chart_page),
+}
+
+
+def build_pages() -> dict[str, str]:
+    """Return the text of each page by its path in the folder."""
+    pages = {name: build() for name, (_, build) in BUILDERS.items()}
+    texts = {name: page.render() for name, page in pages.items()}
+    texts |= python_pages.build_module_pages()
+    lines = [f"- [{pages[name].title}]({name}): {what}." for name, (what, _) in BUILDERS.items()]
+    intro = "These pages are made from the code. A test compares them with it."
+    texts["index.md"] = "\n".join(["# Reference\n", NOTICE, f"{intro}\n", *lines, ""])
+    return texts
+
+
+def list_undescribed() -> list[str]:
+    """Return the name of each public thing without a description."""
+    return [name for _, build in BUILDERS.values() for name in build().undescribed]
