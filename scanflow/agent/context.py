@@ -112,6 +112,6 @@ def current() -> Context:
     if context is None:
         raise UsageError(
             "There is no context here: a sensor has one only while it fires. In a test, wrap the call in "
-            "'with firing(Context(...)):'."
+            "'with use_context(Context(...)):', from scanflow.agent."
         )
     return context

@@ -43,7 +43,8 @@ class Actuator:
         if context is None:
             raise UsageError(
                 f"The actuator {self.name!r} was called outside of a firing, where no agent can be reached. Write "
-                f"{self.name}.call(...) for the call as a value, or use 'with firing(Context(...)):' in a test."
+                f"{self.name}.call(...) for the call as a value, or use 'with use_context(Context(...)):', from "
+                "scanflow.agent, in a test."
             )
         if _is_in_loop():
             return self._perform(context, args, kwargs)
