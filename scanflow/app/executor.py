@@ -14,7 +14,7 @@ from scanflow.app.model import Model, Number, Whole, as_tuple, shorten
 from scanflow.app.parameters import FrozenDict, Variables, to_plain, to_plain_mapping
 from scanflow.app.quantities import Duration
 from scanflow.app.references import RESULT, Condition, Ref, list_references, read_condition, read_reference
-from scanflow.app.resources import Affinity, Resources
+from scanflow.app.resources import Affinity, AffinityOrMode, Resources
 from scanflow.app.secrets import Secret, iterate_secrets, read_secret
 from scanflow.errors import InvalidError
 from scanflow.names import check_locator, check_name
@@ -149,7 +149,7 @@ class Executor(Linkable):
     mainfile: str | None = None
     """A script, relative to the application's folder."""
 
-    function: Annotated[str | None, PlainValidator(_to_target)] = None
+    function: Annotated[str | None, PlainValidator(_to_target, json_schema_input_type=str | None)] = None
     """``file.py:name`` or ``package.module:name``; set by ``@sf.step``."""
 
     parameters: Annotated[
@@ -171,7 +171,7 @@ class Executor(Linkable):
     """Environment variables: texts, or references to secrets."""
 
     resources: Resources = Resources()
-    affinity: Annotated[Affinity | str | None, BeforeValidator(Affinity.coerce)] = None
+    affinity: AffinityOrMode = None
 
     retries: Annotated[Retry | int, BeforeValidator(_to_retry)] = Retry(limit=0)
     """Attempts after the first failure; a number, or a :class:`Retry` with waits."""

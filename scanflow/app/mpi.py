@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from scanflow.app.edges import Linkable
 from scanflow.app.model import Whole, as_tuple
 from scanflow.app.parameters import FrozenDict, Parameters
 from scanflow.app.quantities import Duration
-from scanflow.app.resources import Affinity, AffinityMode, Resources
+from scanflow.app.resources import Affinity, AffinityMode, AffinityOrMode, Resources
 from scanflow.app.secrets import iterate_secrets
 from scanflow.errors import InvalidError
 from scanflow.names import check_name
@@ -77,7 +77,7 @@ class MPIWorkload(Linkable):
     ``scanflow-outputs`` is the claim of batch steps. Unset: files that ranks write are lost with their pods. On one
     machine it is the run's own folder."""
 
-    affinity: Annotated[Affinity | str | None, BeforeValidator(Affinity.coerce)] = None
+    affinity: AffinityOrMode = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:

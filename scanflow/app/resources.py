@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
-from scanflow.app.model import Model, as_tuple, shorten
+from scanflow.app.model import Model, as_tuple, describe_choices, shorten
 from scanflow.app.parameters import FrozenDict, Texts
 from scanflow.app.quantities import format_memory, parse_cpu, parse_memory
 from scanflow.errors import InvalidError, did_you_mean
@@ -138,3 +138,9 @@ class Affinity(Model):
         if value.lower() not in modes:
             raise InvalidError(f"affinity {value!r} is not known.{did_you_mean(value.lower(), modes)}")
         return {"mode": value.lower()}
+
+
+_ModeInAnyCase = Annotated[str, WithJsonSchema(describe_choices(get_args(AffinityMode)))]
+AffinityOrMode: TypeAlias = Annotated[
+    Affinity | str | None, BeforeValidator(Affinity.coerce, json_schema_input_type=Affinity | _ModeInAnyCase | None)
+]

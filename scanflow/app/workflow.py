@@ -69,7 +69,11 @@ class Workflow(Model):
 
     name: Annotated[str, AfterValidator(lambda name: check_name(name, "workflow"))]
     nodes: Annotated[Sequence[Node], BeforeValidator(_check_nodes_bound), AfterValidator(as_tuple), Field(min_length=1)]
-    edges: Annotated[Sequence[Dependency | Chain] | Chain, BeforeValidator(_flatten), AfterValidator(as_tuple)] = ()
+    edges: Annotated[
+        Sequence[Dependency | Chain] | Chain,
+        BeforeValidator(_flatten, json_schema_input_type=Sequence[Dependency]),
+        AfterValidator(as_tuple),
+    ] = ()
     """Order beyond what references imply: ``load >> [cnn1, cnn2] >> best``, or a list of ``sf.Dependency``."""
 
     type: WorkflowType = "batch"

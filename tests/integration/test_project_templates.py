@@ -168,7 +168,8 @@ def test_the_agents_of_the_loop_promote_a_better_model(folder: Path) -> None:
         scanflow(project, "deploy", "app.py:serve")
         scanflow(project, "agents", "--start", "app.py")
         run(project, sys.executable, "send.py", "18", "45")
-        run(project, sys.executable, "send.py", "50", "90")
+        for seed in "123":
+            run(project, sys.executable, "send.py", "50", "90", seed)
         wait_until(lambda: "model.promoted" in scanflow(project, "events"), "one is promoted", patience_s=patient(600))
         scanflow(project, "agents", "app.py", "--stop")
         scanflow(project, "delete", "serve")

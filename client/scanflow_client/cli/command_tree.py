@@ -72,6 +72,7 @@ for _command in (
         demo_command.demo,
         project_commands.init,
         project_commands.check,
+        project_commands.schema,
         project_commands.plan,
         build_command.build,
         project_commands.doctor,

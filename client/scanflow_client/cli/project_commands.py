@@ -1,4 +1,4 @@
-"""Commands on applications and on this machine: init, check, plan, doctor."""
+"""Commands on applications and on this machine: init, check, schema, plan, doctor."""
 
 from __future__ import annotations
 
@@ -83,6 +83,15 @@ def check(target: TargetArgument = None, as_json: JsonOption = False) -> None:
     if application.agents and chosen is None:
         check_agents(str(path))
     respond(plans, as_json, lambda: format_check(application.name, plans, types, file=path.name, target=target))
+
+
+def schema() -> None:
+    """Print the JSON schema of applications in YAML, with which an editor completes and checks such a file."""
+    import json
+
+    from scanflow.app.application_schema import build_application_schema
+
+    typer.echo(json.dumps(build_application_schema(), indent=2, ensure_ascii=False))
 
 
 def plan(
