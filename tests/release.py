@@ -1,7 +1,7 @@
 """What a release is made of: `python -m tests.release [--tag v0.1.0]`, or `make release-files`.
 
-The sdist is built from the files of the commit and from no others, the wheel from the sdist, and both as of the commit's
-time: whoever builds the same commit gets the same bytes.
+The sdist is built from the files of the commit and from no others, the wheel from the sdist, and both as of the time of
+the commit: whoever builds the same commit gets the same bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,15 @@ def main() -> None:
     """Write sdist, wheel, bills of materials, notes and checksums into ``dist/release``."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--tag", help="the tag of the release, which must be v and the version")
-    tag = parser.parse_args().tag
+    parser.add_argument("--version", action="store_true", help="print the version, and build nothing")
+    options = parser.parse_args()
+    if options.version:
+        print(read_version())
+        return
+    write_files(options.tag)
+
+
+def write_files(tag: str | None) -> None:
     version, changelog = read_version(), (CHECKOUT / "CHANGELOG.md").read_text(encoding="utf-8")
     if tag is not None and (problem := find_tag_problem(tag, version, changelog)):
         sys.exit(problem)
