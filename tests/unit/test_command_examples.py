@@ -45,7 +45,7 @@ def return_path(path: str, **_: object) -> str:
 PARSER = build_parser()
 
 
-def parse_words(words: list[str]) -> str:
+def parse_arguments(words: list[str]) -> str:
     """Parse a command line as the program does; return its command's path.
 
     Raises typer's error for an unknown command or option, a missing argument, or a value that is none.
@@ -53,7 +53,7 @@ def parse_words(words: list[str]) -> str:
     return str(PARSER.main(words, prog_name="scanflow", standalone_mode=False))
 
 
-def extract_words(line: str) -> list[str]:
+def extract_arguments(line: str) -> list[str]:
     """Return the words after ``scanflow`` of a line for a shell."""
     match = re.search(r"(?:^|\$\()scanflow (.*?)(?:\)$| \| .*|$)", line)
     assert match is not None, f"{line!r} has no command of scanflow"
@@ -64,7 +64,7 @@ def extract_words(line: str) -> list[str]:
 def test_a_command_has_an_example_of_its_own(path: str) -> None:
     lines = (COMMANDS[path].epilog or "").splitlines()
     assert lines, f"Add 'Examples:' with an indented command line to the docstring of `scanflow {path}`."
-    parsed = [parse_words(extract_words(line)) for line in lines]
+    parsed = [parse_arguments(extract_arguments(line)) for line in lines]
     assert parsed == [path] * len(lines)
 
 
@@ -73,7 +73,7 @@ def test_a_command_has_an_example_of_its_own(path: str) -> None:
 )
 def test_an_example_that_the_command_does_not_take_is_found(words: str) -> None:
     with pytest.raises(Exception, match=r"No such|Missing|valid integer"):
-        parse_words(words.split())
+        parse_arguments(words.split())
 
 
 @pytest.mark.parametrize("path", COMMANDS)

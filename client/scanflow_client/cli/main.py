@@ -37,6 +37,17 @@ _OUTCOMES: dict[type, tuple[str, int]] = {
 _BUSY = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.EBUSY}
 """What may pass by itself, or with less in use."""
 
+_EXTRAS = {
+    "cryptography": "server",
+    "hera": "kubernetes",
+    "lightkube": "kubernetes",
+    "numpy": "drift",
+    "pandas": "drift",
+    "pyarrow": "drift",
+    "scipy": "drift",
+}
+"""The extra that brings a package which commands import without a message of their own."""
+
 
 def main() -> None:
     """Run the command line, and turn errors into a message and an exit code."""
@@ -65,6 +76,8 @@ def main() -> None:
         _leave_closed_pipe()
     except KeyboardInterrupt:
         sys.exit(STOPPED.code)
+    except ModuleNotFoundError as error:
+        _fail(*_describe_missing_module(error))
     except OSError as error:  # a file, folder or stream that the command line names
         _fail(*_describe_file_error(error))
     except Exception as error:  # noqa: BLE001  people see no traceback
@@ -105,6 +118,18 @@ def _describe_file_error(error: OSError) -> tuple[str, int]:
         return text, UNAVAILABLE.code
     text = f"Error: {name or 'A file '}cannot be used: {error.strerror or error}. Name another file or folder."
     return text, WRONG_INPUT.code
+
+
+def _describe_missing_module(error: ModuleNotFoundError) -> tuple[str, int]:
+    package = (error.name or "").partition(".")[0]
+    if package not in _EXTRAS:
+        return _describe_defect(error)
+    from scanflow.installation import explain_install
+
+    return (
+        f"Error: This command needs {package}, which is not installed. {explain_install(_EXTRAS[package])}",
+        WRONG_INPUT.code,
+    )
 
 
 def _describe_defect(error: Exception) -> tuple[str, int]:
