@@ -17,8 +17,5 @@ app = sf.Application(
     name="room",
     team="tutorials",
     workflows=[sf.Workflow(name="room", nodes=[describe.bind()])],
-    agents=[
-        sf.Agent(name="thermometer", modules=["thermometer.py"]),
-        sf.Agent(name="heating", modules=["heating.py"]),
-    ],
+    agents=[sf.Agent(name="thermometer", modules=["thermometer.py"]), sf.Agent(name="heating", modules=["heating.py"])],
 )

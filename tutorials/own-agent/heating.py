@@ -10,7 +10,7 @@ def receive_reading(temperature, level):
 
 
 def is_cold(reading):
-    return reading["temperature"] < 20 and reading["level"] < 3
+    return reading["temperature"] < 20 and reading["level"] < 6
 
 
 def is_warm(reading):
@@ -26,5 +26,5 @@ def heat_less(reading):
 
 
 # Both change the heater. With the same priority above 0, the one leaves it to the other; else the first would own it.
-sf.Strategy(name="heat_more", when=receive_reading, if_=is_cold, then=heat_more, cool_down=6, priority=1)
-sf.Strategy(name="heat_less", when=receive_reading, if_=is_warm, then=heat_less, cool_down=6, priority=1)
+sf.Strategy(name="heat_more", when=receive_reading, if_=is_cold, then=heat_more, cool_down=4, priority=1)
+sf.Strategy(name="heat_less", when=receive_reading, if_=is_warm, then=heat_less, cool_down=4, priority=1)

@@ -8,13 +8,13 @@ import time
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-STEP_S, LOSS, GAIN = 0.5, 0.12, 0.9
+STEP_S, LOSS, GAIN = 0.5, 0.12, 0.36
 
 
 def simulate(seconds=100.0, step_s=STEP_S):
     """Write room.csv, a row for each half second; the heater is read from heater.json, as a real one would be."""
     heater, temperature = FOLDER / "heater.json", 21.0
-    heater.write_text(json.dumps({"level": 1}))
+    heater.write_text(json.dumps({"level": 2}))
     with (FOLDER / "room.csv").open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(("second", "outside", "temperature", "level"))

@@ -1,4 +1,4 @@
-"""The tutorial from its first step to its picture, room.png: ``python run.py``, while a server runs (scanflow up)."""
+"""The tutorial from its first step to its picture, room.png: ``python run.py``, after `scanflow up`."""
 
 import csv
 import os
@@ -25,7 +25,7 @@ def draw(actions):
     top.set(ylabel="°C", title=f"{len(actions)} actions of the agent 'heating' kept the room warm")
     top.legend(loc="lower left", ncols=3)
     below.step(columns["second"], columns["level"], where="post", color="black")
-    below.set(ylabel="heater", xlabel="seconds", yticks=range(4))
+    below.set(ylabel="heater", xlabel="seconds", yticks=range(0, 7, 2))
     figure.savefig("room.png", dpi=80)
     return figure
 
@@ -34,8 +34,6 @@ def main():
     client = sf.Client(SERVER)
     client.start_agents(app)
     room.simulate()
-    print(client.replay("heating", app, last=10))  # what today's rules say of the last readings
-    client.stop_agents("room")
     draw([action for action in client.intents(agent="heating") if action.state == "succeeded"])
 
 

@@ -29,7 +29,7 @@ def test_a_cold_room_is_heated_more_until_the_heater_can_do_no_more():
     cold = {"temperature": 18.0, "level": 2}
     assert heating.is_cold(cold)
     assert heating.heat_more(cold) == primitives.set_heater("room", level=3)
-    assert not heating.is_cold({"temperature": 18.0, "level": 3})
+    assert not heating.is_cold({"temperature": 18.0, "level": 6})
     assert heating.heat_less({"temperature": 23.0, "level": 1}) == primitives.set_heater("room", level=0)
 
 

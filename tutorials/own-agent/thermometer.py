@@ -1,4 +1,4 @@
-"""The agent that looks: it reads the room's temperature, and tells the agent `heating` where that is not comfortable."""
+"""The agent that looks: it reads the temperature, and tells the agent `heating` where it is not comfortable."""
 
 import csv
 from pathlib import Path

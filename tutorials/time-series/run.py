@@ -16,14 +16,16 @@ def draw(checks, before, after):
     usual = week[:"2013"].groupby(week[:"2013"].index.isocalendar().week).mean()
     top.plot(week.index, week, label="mean of a week")
     weeks = week["2014":].index
-    top.plot(weeks, usual.reindex(weeks.isocalendar().week), color="grey", ls=":", label="the same week in 2012 and 2013")
+    top.plot(
+        weeks, usual.reindex(weeks.isocalendar().week), color="grey", ls=":", label="the same week in 2012 and 2013"
+    )
     top.set(title="Highest temperature of a day in Seattle, °C")
     top.legend(loc="upper left", ncols=2)
     for row, name in enumerate(("same season", "all days")):
         for check in checks:
             color = "tab:red" if check[name]["drifted"] else "lightgrey"
             below.barh(row, 89, left=pd.Timestamp(check["quarter"]), height=0.8, color=color)
-    below.set(yticks=(0, 1), yticklabels=("as the same season", "as all days before"), xlim=top.get_xlim())
+    below.set(yticks=(0, 1), yticklabels=("the same season", "all days before"), xlim=top.get_xlim())
     below.set_title("Red: drift, compared with …", fontsize=10)
     last.barh(("trained until February 2015", "trained until 2014"), (after, before), color=("tab:green", "tab:orange"))
     last.set_title("Mean of forecast less truth in February and March 2015, °C", fontsize=10)

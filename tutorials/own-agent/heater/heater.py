@@ -16,7 +16,7 @@ class SetHeater(PrimitiveModel):
     writes = ("heater",)
     reversible = True
 
-    level: Annotated[int, Field(ge=0, le=3, description="From 0 (off) to 3.")]
+    level: Annotated[int, Field(ge=0, le=6, description="From 0 (off) to 6.")]
 
     def carry_out(self, context):
         file = Path(context.get_application().application.app_dir) / "heater.json"
