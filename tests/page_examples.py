@@ -39,7 +39,7 @@ _FILE = re.compile(r"(?:# |/\* |<!-- )([\w./-]+\.\w+)(?: \*/| -->)?\n")
 _EXIT = re.compile(r"\s+# exit (\d+)$")
 _CHANGING = (
     (re.compile(r"\b[a-z]+-[a-z]+-\d{3}\b"), "RUN"),
-    (re.compile(r"\b\d+(?:\.\d+)? ?(?:µs|us|ms|s|min|h)\b"), "DURATION"),
+    (re.compile(r"\b(?:\d+h )?(?:\d+m )?\d+(?:\.\d+)? ?(?:µs|us|ms|s|min|h)\b"), "DURATION"),
     (re.compile(r"(127\.0\.0\.1|localhost):\d+"), r"\1:PORT"),
 )
 _CHECKER = doctest.OutputChecker()
