@@ -35,6 +35,8 @@ def reproduce(
     """Measure figures of the thesis and the papers here.
 
     The result says which of their claims hold on this machine. With --out, Ctrl-C loses no finished round.
+
+    Example: scanflow reproduce --list
     """
     from scanflow_client.progress import open_output
     from scanflow_client.signals import end_on_signals
@@ -90,7 +92,10 @@ def simulate(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Simulate the thesis' 20 jobs on a cluster under each scenario of division and placement."""
+    """Simulate the thesis' 20 jobs on a cluster under each scenario of division and placement.
+
+    Example: scanflow mpi simulate --seeds 3
+    """
     from scanflow_research.research_text import format_simulations
     from scanflow_research.simulation.event_simulation import simulate as run
     from scanflow_research.simulation.schemes import SCENARIOS

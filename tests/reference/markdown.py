@@ -54,6 +54,7 @@ def format_code(text: str) -> str:
 
 def format_docstring(text: str) -> str:
     """Return reStructuredText of a docstring as Markdown: literals, roles, and sections as lists."""
-    text = re.sub(r":\w+:`~?\.?([^`<]+?)`", lambda match: f"`{match[1]}`", text)
+    text = re.sub(r":\w+:`~(?:[\w.]+\.)?(\w+)`", r"`\1`", text)
+    text = re.sub(r":\w+:`([^`]+)`", r"`\1`", text)
     text = text.replace("``", "`")
     return re.sub(r"::\n", ":\n", text)

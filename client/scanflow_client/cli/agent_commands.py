@@ -38,7 +38,10 @@ def agents(
     limit: LimitOption = 100,
     as_json: JsonOption = False,
 ) -> None:
-    """List, start or stop agents; show the status of sensors."""
+    """List, start or stop agents; show the status of sensors.
+
+    Example: scanflow agents --start app.py
+    """
     from scanflow_client.formatting.agent_text import format_agents, format_journal
 
     if start + stop + journal > 1:
@@ -70,7 +73,10 @@ def why(
     limit: LimitOption = 20,
     as_json: JsonOption = False,
 ) -> None:
-    """Explain why an action was taken or not. Shows its sample, rule, decision and effect."""
+    """Explain why an action was taken or not. Shows its sample, rule, decision and effect.
+
+    Example: scanflow why
+    """
     from scanflow_client.formatting.agent_text import format_actions
 
     client = open_client()
@@ -92,7 +98,10 @@ def approve(
     reason: Annotated[str, Option("--reason", metavar="TEXT", help="The reason, which is recorded.")] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Approve, refuse or revert an agent's action. Without an action, list pending actions."""
+    """Approve, refuse or revert an agent's action. Without an action, list pending actions.
+
+    Example: scanflow approve
+    """
     from scanflow_client.formatting.agent_text import format_action, format_approvals
 
     if refuse and revert:
@@ -135,7 +144,10 @@ def labels(
     limit: LimitOption = 100,
     as_json: JsonOption = False,
 ) -> None:
-    """List the samples to label, or label them. The most critical sample comes first."""
+    """List the samples to label, or label them. The most critical sample comes first.
+
+    Example: scanflow labels --export labels.csv
+    """
     from scanflow_client import label_files
     from scanflow_client.formatting import label_text as screens
 

@@ -73,6 +73,8 @@ def characterize(
     """Recommend resources for a program, a service or an MPI job.
 
     It is measured with increasing numbers of cores; a service is measured on a copy.
+
+    Example: scanflow characterize --cores 1,2 -- python train.py
     """
     from scanflow.app.quantities import parse_duration
     from scanflow.characterization.characterization_study import characterize as measure

@@ -17,7 +17,10 @@ def dashboard(
         str, Argument(metavar="[PAGE]", help="What to open: runs, services/NAME, ... Default: the overview.")
     ] = "",
 ) -> None:
-    """Open the server's pages in the browser, logged in with your token."""
+    """Open the server's pages in the browser, logged in with your token.
+
+    Example: scanflow dashboard runs
+    """
     import webbrowser
 
     from scanflow.http.security import is_loopback_host

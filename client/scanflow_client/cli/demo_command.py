@@ -45,6 +45,8 @@ def demo(
     """Train and serve a digits model; agents retrain it on drift.
 
     The demo sends drifted digits until the agents have retrained the model and promoted the better version.
+
+    Example: scanflow demo --data digits
     """
     import webbrowser
 

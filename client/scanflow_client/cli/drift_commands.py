@@ -11,8 +11,9 @@ import typer
 from scanflow.errors import InvalidError, UsageError
 from scanflow_client.cli.command_options import DecimalOption, EncodingOption, JsonOption, SeparatorOption
 from scanflow_client.cli.command_output import respond
+from scanflow_client.cli.exit_codes import UNAVAILABLE
 
-EXIT_DRIFTED = 3
+EXIT_DRIFTED = UNAVAILABLE.code
 
 drift = typer.Typer(name="drift", help="Detect drift in tables and streams.", no_args_is_help=True)
 
@@ -39,7 +40,10 @@ def check(
     plot: Annotated[Path | None, typer.Option(help="Draw the columns that moved most into this SVG file.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Test whether a table has drifted from another, and in which columns."""
+    """Test whether a table has drifted from another, and in which columns.
+
+    Example: scanflow drift check train.csv today.csv --plot drift.svg
+    """
     from scanflow.drift.comparable import list_incomparable_columns
     from scanflow.drift.dependence import find_dependence, thin
     from scanflow.drift.read import read_pair
@@ -95,7 +99,10 @@ def stream(
     detector: Annotated[str, typer.Option(help="adwin, kswin or page-hinkley.")] = "adwin",
     as_json: JsonOption = False,
 ) -> None:
-    """Find the rows at which a stream of numbers changed."""
+    """Find the rows at which a stream of numbers changed.
+
+    Example: scanflow drift stream latencies.csv latency
+    """
     from scanflow.drift.read import read_table
     from scanflow.drift.streaming import detect_changes
     from scanflow_client.formatting.drift_text import format_changes

@@ -50,7 +50,10 @@ def list_models(
     alias: AliasOption = "champion",
     as_json: JsonOption = False,
 ) -> None:
-    """List models; with a name, its versions, their comparisons and decisions."""
+    """List models; with a name, its versions, their comparisons and decisions.
+
+    Example: scanflow models list cnn
+    """
     from scanflow_client.formatting.model_text import format_models, format_versions
 
     histories = open_models().list_histories(name, alias=alias)
@@ -71,6 +74,8 @@ def promote(
     """Serve a version and name it the champion. No request fails.
 
     If an agent's pending action would serve the version, that action is approved instead.
+
+    Example: scanflow models promote cnn 4 --why "better on new data"
     """
     from scanflow_client.model_client import format_model_change
     from scanflow_client.progress import show_service_changes
@@ -88,7 +93,10 @@ def reject(
     alias: AliasOption = "champion",
     as_json: JsonOption = False,
 ) -> None:
-    """Reject a version. If it is in use, the previous version is served again."""
+    """Reject a version. If it is in use, the previous version is served again.
+
+    Example: scanflow models reject cnn 4
+    """
     from scanflow_client.model_client import format_model_change
     from scanflow_client.progress import show_service_changes
 

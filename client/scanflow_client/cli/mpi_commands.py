@@ -48,7 +48,10 @@ def plan(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print a job's workers, and each rank's node and CPUs, without running it."""
+    """Print a job's workers, and each rank's node and CPUs, without running it.
+
+    Example: scanflow mpi plan app.py --nodes 2 --cores 4
+    """
     _, job_plan = _plan_job(target, nodes, cores, measure=measure)
     respond(asdict(job_plan), as_json, lambda: [*job_plan.reasons, *job_plan.lines()])
 
@@ -60,7 +63,10 @@ def script(
     cores: CoresOption = 32,
     kind: Annotated[str, Option("--kind", help="mpirun, sbatch or rankfile.")] = "mpirun",
 ) -> None:
-    """Print the plan as a script for machines without scanflow."""
+    """Print the plan as a script for machines without scanflow.
+
+    Example: scanflow mpi script app.py --nodes 2 --cores 4 --kind sbatch
+    """
     from scanflow.backends.step_process import iterate_options
     from scanflow.placement.mpi.scripts import format_mpirun_script, format_rankfile, format_sbatch_script
 
@@ -82,7 +88,10 @@ def logs(
     rank: Annotated[int | None, Option("--rank", min=0, help="Print only the output of this rank.")] = None,
     follow: Annotated[bool, Option("--follow", "-f", help="Keep printing until the job ends.")] = False,
 ) -> None:
-    """Print the output of a job's ranks, each line after its rank; or of one rank."""
+    """Print the output of a job's ranks, each line after its rank; or of one rank.
+
+    Example: scanflow mpi logs --rank 0
+    """
     from scanflow.backends.job_times import is_job
     from scanflow.deployer import TaskLog
 
@@ -100,7 +109,10 @@ def logs(
 
 @mpi.command(name="list")
 def list_jobs(limit: LimitOption = 20, as_json: JsonOption = False) -> None:
-    """List the MPI jobs among the newest runs: how long each waited and ran, and the makespan of all."""
+    """List the MPI jobs among the newest runs: how long each waited and ran, and the makespan of all.
+
+    Example: scanflow mpi list
+    """
     from scanflow_client.formatting.job_text import format_jobs
 
     jobs = _list_jobs(limit)
@@ -112,7 +124,10 @@ def gantt(
     limit: LimitOption = 20,
     svg: Annotated[Path | None, Option("--svg", metavar="FILE", help="Write the chart as an SVG file.")] = None,
 ) -> None:
-    """Chart the MPI jobs among the newest runs over time: when each waited, and when it ran."""
+    """Chart the MPI jobs among the newest runs over time: when each waited, and when it ran.
+
+    Example: scanflow mpi gantt
+    """
     from scanflow_client.formatting.job_text import draw_jobs
 
     jobs = _list_jobs(limit)

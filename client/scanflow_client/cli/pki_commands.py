@@ -25,7 +25,10 @@ def init_authority(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Create the authority. scanflow up --tls does so, too."""
+    """Create the authority. scanflow up --tls does so, too.
+
+    Example: scanflow pki init
+    """
     authority = _open_authority()
     authority.create(name or f"scanflow.{socket.gethostname()}")
     respond(
@@ -47,7 +50,10 @@ def issue_certificate(
     days: Annotated[int, Option("--days", min=1, max=3650, help="How long it is valid.")] = 397,
     as_json: JsonOption = False,
 ) -> None:
-    """Issue a certificate and its key for a client; with --host for a server, too."""
+    """Issue a certificate and its key for a client; with --host for a server, too.
+
+    Example: scanflow pki issue ada
+    """
     issued = _open_authority().issue(name, host or [], days=days)
     respond(
         issued,
@@ -61,14 +67,20 @@ def issue_certificate(
 
 @pki.command("revoke")
 def revoke_certificate(name: NameArgument, as_json: JsonOption = False) -> None:
-    """Revoke the certificate of a name."""
+    """Revoke the certificate of a name.
+
+    Example: scanflow pki revoke ada
+    """
     revoked = _open_authority().revoke(name)
     respond(revoked, as_json, lambda: [f"Revoked: {name}, serial {revoked.serial}"])
 
 
 @pki.command("list")
 def list_certificates(as_json: JsonOption = False) -> None:
-    """List the certificates that the authority issued."""
+    """List the certificates that the authority issued.
+
+    Example: scanflow pki list
+    """
     from scanflow_client.formatting.certificate_text import format_certificates
 
     issued = _open_authority().list_issued()

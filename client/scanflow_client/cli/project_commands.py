@@ -19,6 +19,7 @@ from scanflow_client.cli.command_options import (
     split_parameters,
 )
 from scanflow_client.cli.command_output import respond, say
+from scanflow_client.cli.exit_codes import UNAVAILABLE
 from scanflow_client.cli.service_commands import (
     AffinityOption,
     CoresOption,
@@ -70,7 +71,10 @@ def init(
     folder: Annotated[Path, Argument(help="The folder to create. Default: the current one.")] = Path(),
     name: Annotated[str | None, Option("--name", help="The application's name. Default: the folder's name.")] = None,
 ) -> None:
-    """Write a small example application. No existing file is overwritten."""
+    """Write a small example application. No existing file is overwritten.
+
+    Example: scanflow init my-app --name shop
+    """
     from scanflow.names import build_slug, check_name
 
     if name is not None:
@@ -88,6 +92,8 @@ def check(target: TargetArgument = None, as_json: JsonOption = False) -> None:
 
     The check covers the graph, names, quantities, parameters and files, and the agents: their parameters, and the
     workflows and agents that their strategies name.
+
+    Example: scanflow check app.py
     """
     from scanflow.application_loading import load_application
     from scanflow.deployer import RunRequest
@@ -118,7 +124,10 @@ def plan(
     graph: GraphOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print a workflow's steps and resources without running it."""
+    """Print a workflow's steps and resources without running it.
+
+    Example: scanflow plan app.py --graph
+    """
     from scanflow.application_loading import load_application
     from scanflow.deployer import RunRequest
     from scanflow_client.formatting.graph_text import build_plan_graph
@@ -144,6 +153,8 @@ def doctor(
     """Check this machine or a cluster, and suggest fixes.
 
     A cluster is checked with --backend kubernetes.
+
+    Example: scanflow doctor
     """
     from scanflow_client.doctor import examine
     from scanflow_client.formatting.text_table import Table
@@ -158,4 +169,4 @@ def doctor(
     )
     respond(findings, as_json, lambda: [table])
     if any(finding.mark == "✗" for finding in findings):
-        raise typer.Exit(3)
+        raise typer.Exit(UNAVAILABLE.code)

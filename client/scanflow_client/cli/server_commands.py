@@ -11,6 +11,7 @@ from scanflow.errors import UsageError
 from scanflow.http.home_token import Role
 from scanflow_client.cli.command_options import PLAIN_HELP, JsonOption, LimitOption, load_settings, open_client
 from scanflow_client.cli.command_output import print_json, respond, say
+from scanflow_client.cli.exit_codes import UNAVAILABLE
 
 tokens = typer.Typer(help="Show, make, list or revoke tokens of the control plane.", **PLAIN_HELP)
 NameArgument = Annotated[str, Argument(metavar="NAME", help="The holder's name: lower-case letters, digits and -.")]
@@ -29,7 +30,10 @@ def up(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Start the control plane: our server and MLflow's server. Servers that already run are kept."""
+    """Start the control plane: our server and MLflow's server. Servers that already run are kept.
+
+    Example: scanflow up --port 46666
+    """
     from scanflow_client.control_plane import start_control_plane
     from scanflow_client.formatting.control_plane_text import format_up
 
@@ -39,25 +43,31 @@ def up(
 
 
 def down(as_json: JsonOption = False) -> None:
-    """Stop what scanflow up started: agents, server and tracker."""
+    """Stop what scanflow up started: agents, server and tracker.
+
+    Example: scanflow down
+    """
     from scanflow_client.control_plane import stop_control_plane
     from scanflow_client.formatting.control_plane_text import format_down
 
     done = stop_control_plane(load_settings(), tell=lambda text: say(text, err=True))
     respond(done, as_json, lambda: format_down(done))
     if done.running:
-        raise typer.Exit(3)
+        raise typer.Exit(UNAVAILABLE.code)
 
 
 def status(as_json: JsonOption = False) -> None:
-    """Print the status of the server, the tracker and the agents."""
+    """Print the status of the server, the tracker and the agents.
+
+    Example: scanflow status
+    """
     from scanflow_client.control_plane import read_status
     from scanflow_client.formatting.control_plane_text import format_status
 
     state = read_status(load_settings())
     respond(state, as_json, lambda: format_status(state))
     if not state["up"] or not state["server"]["ready"]:
-        raise typer.Exit(3)
+        raise typer.Exit(UNAVAILABLE.code)
 
 
 def events(
@@ -72,7 +82,10 @@ def events(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print events: runs, services, samples, intents and actions. With --json, one object a line."""
+    """Print events: runs, services, samples, intents and actions. With --json, one object a line.
+
+    Example: scanflow events --follow --type run.failed
+    """
     from scanflow.agent.agent_records import Event
     from scanflow_client.formatting.control_plane_text import format_event
 
@@ -107,7 +120,10 @@ def audit(
     refused: Annotated[bool, Option("--refused", help="Only what was refused or failed.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List who changed or was refused what, from where. For admins. --json prints an entry a line."""
+    """List who changed or was refused what, from where. For admins. --json prints an entry a line.
+
+    Example: scanflow audit --refused
+    """
     from scanflow_client.formatting.control_plane_text import format_audit
 
     entries = open_client().audit(limit=limit, who=who, refused=refused)
@@ -120,7 +136,10 @@ def audit(
 
 @tokens.command("show")
 def show_token() -> None:
-    """Print the token of the home folder, for SCANFLOW_TOKEN. A missing token is created."""
+    """Print the token of the home folder, for SCANFLOW_TOKEN. A missing token is created.
+
+    Example: scanflow token show
+    """
     from scanflow.http.home_token import ensure_home_token
 
     say(ensure_home_token(load_settings().home))
@@ -141,14 +160,20 @@ def make_token(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a token and print it once. Its holder's approvals and labels are recorded under its name."""
+    """Make a token and print it once. Its holder's approvals and labels are recorded under its name.
+
+    Example: scanflow token make ada
+    """
     token = open_client().make_token(name, role=role, team=team, expires=expires)
     respond(token, as_json, lambda: [token["token"]], mask=False)
 
 
 @tokens.command("list")
 def list_tokens(as_json: JsonOption = False) -> None:
-    """List tokens by name: role, team, and when each was made, expires or was revoked."""
+    """List tokens by name: role, team, and when each was made, expires or was revoked.
+
+    Example: scanflow token list
+    """
     from scanflow_client.formatting.control_plane_text import format_tokens
 
     listed = open_client().tokens()
@@ -157,6 +182,9 @@ def list_tokens(as_json: JsonOption = False) -> None:
 
 @tokens.command("revoke")
 def revoke_token(name: NameArgument, as_json: JsonOption = False) -> None:
-    """Revoke a token: it is refused from now on."""
+    """Revoke a token: it is refused from now on.
+
+    Example: scanflow token revoke ada
+    """
     revoked = open_client().revoke_token(name)
     respond(revoked, as_json, lambda: [f"Revoked: {name}"])

@@ -40,6 +40,8 @@ def top(
     """Show services, instances, CPUs, agents and runs, again and again. q ends it.
 
     To a file or a pipe, one reading is printed: scanflow top --once | grep degraded
+
+    Example: scanflow top --once
     """
     from scanflow.processes.proc_stat import read_busy_seconds
     from scanflow_client.formatting.top_text import LEVELS, format_top
