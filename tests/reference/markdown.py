@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from html import escape
 
 NOTICE = "<!-- Made from the code by `make reference`. Do not edit: change the code, and run it again. -->\n"
 
@@ -45,7 +46,9 @@ def has_words(text: str) -> bool:
 
 
 def escape_cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    """Return a text in one line for a table. Its bars are entities: some renderers show a backslash inside code."""
+    text = re.sub(r"`([^`]*\|[^`]*)`", lambda match: f"<code>{escape(match[1], quote=False)}</code>", text)
+    return " ".join(text.split()).replace("|", "&#124;")
 
 
 def format_code(text: str) -> str:

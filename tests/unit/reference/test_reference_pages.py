@@ -99,7 +99,7 @@ def test_a_description_has_words(text: str, expected: bool) -> None:
 
 def test_a_docstring_becomes_markdown() -> None:
     assert format_docstring("See :class:`~a.b.C`, ``d`` and :meth:`e`.") == "See `C`, `d` and `e`."
-    assert escape_cell("a |\n b") == "a \\| b"
+    assert escape_cell("a |\n `<b>|c`") == "a &#124; <code>&lt;b&gt;&#124;c</code>"
 
 
 def test_arguments_are_read_from_a_docstring() -> None:
