@@ -100,6 +100,10 @@ release-docs: env ## Build the documentation with the version on each page into 
 docs: env ## Build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
+.PHONY: reference
+reference: env ## Write docs/reference anew from the code
+	@$(BIN)/python -m tests.reference
+
 .PHONY: bench
 bench: env ## Measure beside Metaflow, Prefect, MLServer and others, and write docs/benchmarks.md; BENCH_ARGS passes more
 	@requirements/install bench .cache/bench

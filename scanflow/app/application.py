@@ -55,13 +55,21 @@ class Application(Model):
     """
 
     name: Annotated[str, AfterValidator(lambda name: check_name(name, "application"))]
+    """Lower-case letters, digits and ``-``."""
+
     team: Annotated[str, AfterValidator(lambda team: check_name(team, "team"))] = "default"
+    """The team that owns it; lower-case letters, digits and ``-``."""
+
     app_dir: Annotated[str | Path, BeforeValidator(_check_folder), Field(validate_default=True)] = "."
     """The folder that scripts are relative to. A relative folder is relative to the file that the application was
     loaded from."""
 
     workflows: Annotated[Sequence[Workflow], AfterValidator(as_tuple)] = ()
+    """Batch, online and MPI workflows, each with a name of its own."""
+
     agents: Annotated[Sequence[Agent], AfterValidator(as_tuple)] = ()
+    """The agents that watch the workflows, each with a name of its own."""
+
     tracker: Tracker | None = None
     """Where steps log. Unset: wherever MLflow itself would."""
 
@@ -112,6 +120,7 @@ class Application(Model):
 
     @property
     def environment(self) -> str:
+        """The name of its environment on a backend: ``scanflow-<name>-<team>``."""
         return format_environment_name(self.name, self.team)
 
     def workflow(self, name: str | None = None) -> Workflow:

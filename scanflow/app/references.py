@@ -172,8 +172,13 @@ class Condition(Model):
     """
 
     left: Ref
+    """The value that is tested."""
+
     op: Literal["==", "!=", "<", "<=", ">", ">=", "in"]
+    """The comparison. ``in``: whether the value is one of a list."""
+
     right: Annotated[Any, BeforeValidator(_check_operand)]
+    """What it is compared with: a plain value, a list for ``in``, or a reference to another value."""
 
     @model_validator(mode="before")
     @classmethod

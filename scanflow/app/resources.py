@@ -88,14 +88,17 @@ class Resources(Model):
 
     @property
     def cores(self) -> float | None:
+        """Cores as a number. None: unlimited."""
         return None if self.cpu is None else float(self.cpu)
 
     @property
     def memory_bytes(self) -> int | None:
+        """Memory in bytes. None: unlimited."""
         return None if self.memory is None else parse_memory(self.memory)
 
     @property
     def gpu_memory_bytes(self) -> int | None:
+        """Memory of a GPU in bytes. None: it is not limited."""
         return None if self.gpu_memory is None else parse_memory(self.gpu_memory)
 
     @property
@@ -112,6 +115,9 @@ class Affinity(Model):
     """Where an instance may run. ``affinity="cpumem"`` is short for ``Affinity(mode="cpumem")``."""
 
     mode: AffinityMode = "any"
+    """``any``: any core. ``cpu``: cores of its own. ``cpumem``: cores of its own, and memory near them. ``cpumempin``:
+    as ``cpumem``, and each thread on one core."""
+
     node_selector: Texts = Field(default_factory=FrozenDict)
     """Labels that a Kubernetes node must carry."""
 

@@ -82,6 +82,7 @@ class Secret(Model):
 
     @property
     def place(self) -> str:
+        """Where the secret is: the part of the reference after its kind."""
         return self.source.partition(":")[2]
 
 

@@ -50,8 +50,11 @@ class Service(Linkable):
     """One node of an inference graph: a Python class, or a model of the registry."""
 
     kind: Literal["service"] = "service"
+    """What tells nodes apart in files."""
 
     name: Annotated[str, AfterValidator(lambda name: check_name(name, "service"))]
+    """Unique in the workflow; lower-case letters, digits and ``-``."""
+
     role: Annotated[ServiceRole, BeforeValidator(_check_role, json_schema_input_type=_RoleInAnyCase)] = "MODEL"
     """The node's role in the graph, in Seldon's terms."""
 

@@ -29,6 +29,8 @@ class Grant:
     """The CPUs and NUMA nodes that one instance may use."""
 
     cpus: tuple[int, ...]
+    """The numbers of its CPUs."""
+
     memory_nodes: tuple[int, ...]
     """The NUMA nodes whose memory it uses."""
 

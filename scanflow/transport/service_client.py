@@ -31,6 +31,8 @@ class PredictionResponse:
     """The prediction of a service."""
 
     outputs: Mapping[str, NDArray[Any]]
+    """The arrays by name; the first axis is the rows of the request."""
+
     instance: str | None
     """The instance that answered."""
 
@@ -43,6 +45,8 @@ class Reply:
     """A raw response."""
 
     content: bytes
+    """The body."""
+
     headers: Mapping[str, str]
     """The names are in lower case."""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tests.reference.pages import FOLDER, build_pages
+from tests.reference.pages import FOLDER, build_reference
 
 
 def main() -> None:
-    pages = build_pages()
+    pages = build_reference().pages
     for file in {*FOLDER.rglob("*.md")} - {FOLDER / name for name in pages}:
         file.unlink()
     for name, text in pages.items():

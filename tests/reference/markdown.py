@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from html import escape
 
 NOTICE = "<!-- Made from the code by `make reference`. Do not edit: change the code, and run it again. -->\n"
 
@@ -45,7 +46,9 @@ def has_words(text: str) -> bool:
 
 
 def escape_cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    """Return a text in one line for a table. Its bars are entities: some renderers show a backslash inside code."""
+    text = re.sub(r"`([^`]*\|[^`]*)`", lambda match: f"<code>{escape(match[1], quote=False)}</code>", text)
+    return " ".join(text.split()).replace("|", "&#124;")
 
 
 def format_code(text: str) -> str:
@@ -54,6 +57,7 @@ def format_code(text: str) -> str:
 
 def format_docstring(text: str) -> str:
     """Return reStructuredText of a docstring as Markdown: literals, roles, and sections as lists."""
-    text = re.sub(r":\w+:`~?\.?([^`<]+?)`", lambda match: f"`{match[1]}`", text)
+    text = re.sub(r":\w+:`~(?:[\w.]+\.)?(\w+)`", r"`\1`", text)
+    text = re.sub(r":\w+:`([^`]+)`", r"`\1`", text)
     text = text.replace("``", "`")
     return re.sub(r"::\n", ":\n", text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from tests.grammar import CHECKOUT
 from tests.reference import code_pages, python_pages, tables
@@ -26,17 +27,18 @@ BUILDERS: Mapping[str, tuple[str, Callable[[], Page]]] = {
 }
 
 
-def build_pages() -> dict[str, str]:
-    """Return the text of each page by its path in the folder."""
+class Reference(NamedTuple):
+    """All pages, and the name of each public thing without a description."""
+
+    pages: dict[str, str]
+    undescribed: list[str]
+
+
+def build_reference() -> Reference:
+    """Build the text of each page, by its path in the folder."""
     pages = {name: build() for name, (_, build) in BUILDERS.items()}
-    texts = {name: page.render() for name, page in pages.items()}
-    texts |= python_pages.build_module_pages()
     lines = [f"- [{pages[name].title}]({name}): {what}." for name, (what, _) in BUILDERS.items()]
     intro = "These pages are made from the code. A test compares them with it."
-    texts["index.md"] = "\n".join(["# Reference\n", NOTICE, f"{intro}\n", *lines, ""])
-    return texts
-
-
-def list_undescribed() -> list[str]:
-    """Return the name of each public thing without a description."""
-    return [name for _, build in BUILDERS.values() for name in build().undescribed]
+    index = "\n".join(["# Reference\n", NOTICE, f"{intro}\n", *lines, ""])
+    texts = {name: page.render() for name, page in pages.items()} | python_pages.build_module_pages()
+    return Reference({**texts, "index.md": index}, [name for page in pages.values() for name in page.undescribed])

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.grammar import CHECKOUT
-from tests.reference.docstrings import read_summary, read_text
+from tests.reference.docstrings import read_field_docs, read_summary, read_text
 from tests.reference.markdown import NOTICE, Page
 
 
@@ -38,11 +38,16 @@ def build_index_page() -> Page:
     return page
 
 
-def list_names(module: str) -> Iterator[tuple[str, str]]:
-    """Yield each public name of a module and its description: a docstring, or the text under an assignment."""
+def load_names(module: str) -> Iterator[tuple[str, Any]]:
+    """Yield each public name of a module and what it is; some are modules that are loaded when they are first used."""
     loaded = importlib.import_module(module)
     for name in loaded.__all__:
-        thing = getattr(loaded, name)
+        yield name, getattr(loaded, name) if hasattr(loaded, name) else importlib.import_module(f"{module}.{name}")
+
+
+def list_names(module: str) -> Iterator[tuple[str, str]]:
+    """Yield each public name of a module and its description: a docstring, or the text under an assignment."""
+    for name, thing in load_names(module):
         has_own = inspect.isclass(thing) or inspect.isroutine(thing) or inspect.ismodule(thing)
         yield name, read_own_summary(thing) if has_own else find_assignment_doc(module, name)
 
@@ -75,15 +80,27 @@ def find_assignment_doc(module: str, name: str) -> str:
 
 
 def list_undescribed_members(module: str) -> Iterator[str]:
-    """Yield each public method of a module's public classes that has no docstring, nor inherits one."""
-    loaded = importlib.import_module(module)
-    for name in loaded.__all__:
-        cls = getattr(loaded, name)
-        for member in vars(cls) if inspect.isclass(cls) else ():
-            value = getattr(cls, member)
-            is_public = not member.startswith(("_", "test_"))
-            if is_public and (inspect.isfunction(value) or inspect.ismethod(value)) and not inspect.getdoc(value):
-                yield f"Python: {module}.{name}.{member}"
+    """Yield each public field, property and method of a module's public classes that has no description."""
+    for name, cls in load_names(module):
+        if inspect.isclass(cls):
+            yield from (
+                f"Python: {module}.{name}.{member}" for member in list_members(cls) if not has_docs(cls, member)
+            )
+
+
+def list_members(cls: type) -> Iterator[str]:
+    """Yield the public fields, properties and methods that a class declares."""
+    for member in {**vars(cls).get("__annotations__", {}), **vars(cls)}:
+        value = getattr(cls, member, None)
+        is_member = member in vars(cls).get("__annotations__", {}) or isinstance(value, property)
+        if not member.startswith(("_", "test_", "model_")) and (is_member or inspect.isroutine(value)):
+            yield member
+
+
+def has_docs(cls: type, member: str) -> bool:
+    value = getattr(cls, member, None)
+    is_code = isinstance(value, property) or inspect.isroutine(value)
+    return bool(inspect.getdoc(value) if is_code else read_field_docs(cls).get(member))
 
 
 def build_module_pages() -> dict[str, str]:

@@ -12,8 +12,9 @@ from scanflow.errors import InvalidError, UsageError
 from scanflow_client.cli.command_help import DocumentedCommand
 from scanflow_client.cli.command_options import DecimalOption, EncodingOption, JsonOption, SeparatorOption
 from scanflow_client.cli.command_output import respond
+from scanflow_client.cli.exit_codes import UNAVAILABLE
 
-EXIT_DRIFTED = 3
+EXIT_DRIFTED = UNAVAILABLE.code
 
 drift = typer.Typer(name="drift", help="Detect drift in tables and streams.", no_args_is_help=True)
 

@@ -21,6 +21,7 @@ from scanflow_client.cli.command_options import (
     open_existing_client,
 )
 from scanflow_client.cli.command_output import choose_progress_stream, name_written, remark, respond
+from scanflow_client.cli.exit_codes import STOPPED
 from scanflow_client.cli.service_commands import (
     DataOption,
     DtypeOption,
@@ -129,4 +130,4 @@ def load(
     if out is None and not log:
         remark(as_json, f"Save each request and a plot: --out DIR, --log. Resize the service: scanflow scale {name}")
     if report.interrupted:
-        raise typer.Exit(130)
+        raise typer.Exit(STOPPED.code)

@@ -18,6 +18,7 @@ from scanflow_client.cli.command_options import (
     split_parameters,
 )
 from scanflow_client.cli.command_output import respond, say
+from scanflow_client.cli.exit_codes import UNAVAILABLE
 from scanflow_client.cli.service_commands import (
     AffinityOption,
     CoresOption,
@@ -155,4 +156,4 @@ def doctor(
     )
     respond(findings, as_json, lambda: [table])
     if any(finding.mark == "✗" for finding in findings):
-        raise typer.Exit(3)
+        raise typer.Exit(UNAVAILABLE.code)

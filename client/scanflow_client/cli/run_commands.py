@@ -20,6 +20,7 @@ from scanflow_client.cli.command_options import (
     split_parameters,
 )
 from scanflow_client.cli.command_output import choose_progress_stream, print_json, respond, say, write_blocks
+from scanflow_client.cli.exit_codes import FAILED, STOPPED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -238,10 +239,10 @@ def watch(deployer: Deployer, request: RunRequest, as_json: bool, *, last: bool 
         print_json(record)
     if record.state == "failed":
         if as_json:
-            raise typer.Exit(1)
+            raise typer.Exit(FAILED.code)
         raise StepFailedError("\n".join(format_failure(record)))
     if record.state == "stopped":
-        raise typer.Exit(130)
+        raise typer.Exit(STOPPED.code)
     return record
 
 

@@ -12,6 +12,7 @@ from scanflow.http.home_token import Role
 from scanflow_client.cli.command_help import DocumentedCommand
 from scanflow_client.cli.command_options import PLAIN_HELP, JsonOption, LimitOption, load_settings, open_client
 from scanflow_client.cli.command_output import print_json, respond, say
+from scanflow_client.cli.exit_codes import UNAVAILABLE
 
 tokens = typer.Typer(help="Show, make, list or revoke tokens of the control plane.", **PLAIN_HELP)
 NameArgument = Annotated[str, Argument(metavar="NAME", help="The holder's name: lower-case letters, digits and -.")]
@@ -56,7 +57,7 @@ def down(as_json: JsonOption = False) -> None:
     done = stop_control_plane(load_settings(), tell=lambda text: say(text, err=True))
     respond(done, as_json, lambda: format_down(done))
     if done.running:
-        raise typer.Exit(3)
+        raise typer.Exit(UNAVAILABLE.code)
 
 
 def status(as_json: JsonOption = False) -> None:
@@ -72,7 +73,7 @@ def status(as_json: JsonOption = False) -> None:
     state = read_status(load_settings())
     respond(state, as_json, lambda: format_status(state))
     if not state["up"] or not state["server"]["ready"]:
-        raise typer.Exit(3)
+        raise typer.Exit(UNAVAILABLE.code)
 
 
 def events(

@@ -10,6 +10,7 @@ from typer import Argument, Option
 
 from scanflow_client.cli.command_options import JsonOption, open_client
 from scanflow_client.cli.command_output import respond
+from scanflow_client.cli.exit_codes import FAILED
 
 
 def strategies(
@@ -75,4 +76,4 @@ def replay(
     ]
     respond(result.as_json(), as_json, lambda: format_replay(result) if result.trace.samples else nothing)
     if result.differences:
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED.code)
