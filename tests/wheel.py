@@ -60,7 +60,8 @@ for package in packages:
         parts = path.relative_to(folder).with_suffix("").parts
         name = ".".join((package, *parts)).removesuffix(".__init__")
         ours = not any(f"{name}.".startswith(f"{other}.") for other in others)
-        if ours and not {"project_templates", "tutorials", "programs", "__main__"} & {*parts}:  # programs: what experiments run and serve
+        # What users' folders and experiments run and serve, and modules that are programs, are not imported.
+        if ours and not {"project_templates", "tutorials", "programs", "__main__"} & {*parts}:
             names.append(name)
 for name in names:
     try:

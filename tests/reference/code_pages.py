@@ -57,9 +57,8 @@ def build_commands_page() -> Page:
         "of the [exit codes](exit-codes.md). [The command line](../command-line.md) explains what they have in common."
     )
     for name, command in list_commands():
-        prose, example = split_example(command.help or "")
         page.add(f"## {name}")
-        page.describe(name, prose.replace("<", "\\<"))
+        page.describe(name, (command.help or "").strip().replace("<", "\\<"))
         context = Context(command, info_name=name)
         page.add(f"```text\n{command.get_usage(context).removeprefix('Usage: ')}\n```")
         parameters = [parameter for parameter in command.params if not parameter.hidden and parameter.name != "help"]
@@ -71,15 +70,9 @@ def build_commands_page() -> Page:
                     for parameter in parameters
                 ],
             )
-        if example:
-            page.add("Example:", f"```bash\n{example}\n```")
+        if command.epilog and not hasattr(command, "commands"):
+            page.add("Examples:", f"```bash\n{command.epilog.strip()}\n```")
     return page
-
-
-def split_example(text: str) -> tuple[str, str]:
-    """Return the help of a command without its example, and the example."""
-    prose, _, example = text.partition("\n\nExample: ")
-    return prose.strip(), example.strip()
 
 
 def _format_parameter(parameter: Any, context: Context) -> str:

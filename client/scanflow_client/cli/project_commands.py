@@ -87,7 +87,11 @@ def check(target: TargetArgument = None, as_json: JsonOption = False) -> None:
 
 
 def schema() -> None:
-    """Print the JSON schema of applications in YAML, with which an editor completes and checks such a file."""
+    """Print the JSON schema of applications in YAML, with which an editor completes and checks such a file.
+
+    Examples:
+        scanflow schema > scanflow.schema.json
+    """
     import json
 
     from scanflow.app.application_schema import build_application_schema

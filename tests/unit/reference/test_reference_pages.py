@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator
-
 import pytest
-from typer import Context
 
-from tests.command_tree import load_command_tree
 from tests.grammar import CHECKOUT
-from tests.reference.code_pages import list_commands, split_example
 from tests.reference.docstrings import format_annotation, read_arguments
 from tests.reference.markdown import Page, escape_cell, format_docstring, has_words
 from tests.reference.pages import FOLDER, Reference, build_reference
@@ -48,34 +42,6 @@ def test_the_first_page_of_the_documentation_links_the_reference(reference: Refe
     assert "](reference/index.md)" in INDEX.read_text(encoding="utf-8")
     pages = [name for name in reference.pages if "/" not in name and name != "index.md"]
     assert [name for name in pages if f"]({name})" not in reference.pages["index.md"]] == []
-
-
-def list_leaves() -> Iterator[tuple[str, str]]:
-    for name, command in list_commands():
-        if not hasattr(command, "commands"):
-            yield name, split_example(command.help or "")[1]
-
-
-def test_every_command_has_an_example_that_can_be_parsed() -> None:
-    root = load_command_tree()
-    wrong = []
-    for name, example in list_leaves():
-        try:
-            arguments = shlex.split(example)
-            assert arguments[0] == "scanflow"
-            parse(root, arguments[1:])
-        except Exception as error:  # noqa: BLE001  all are listed
-            wrong.append(f"{name}: {example!r}: {error}")
-    assert wrong == [], "Write 'Example: scanflow …' as the last line of the docstring"
-
-
-def parse(group: object, arguments: list[str]) -> None:
-    """Parse a command line without running it."""
-    command: object = group
-    context = Context(command, info_name="scanflow")  # type: ignore[arg-type]
-    while hasattr(command, "resolve_command"):
-        _, command, arguments = command.resolve_command(context, arguments)
-    command.make_context("command", arguments, parent=context)  # type: ignore[attr-defined]
 
 
 def test_values_of_the_chart_have_the_default_of_the_file() -> None:
