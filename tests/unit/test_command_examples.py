@@ -55,7 +55,7 @@ def parse_arguments(words: list[str]) -> str:
 
 def extract_arguments(line: str) -> list[str]:
     """Return the words after ``scanflow`` of a line for a shell."""
-    match = re.search(r"(?:^|\$\()scanflow (.*?)(?:\)$| \| .*|$)", line)
+    match = re.search(r"(?:^|\$\()scanflow (.*?)(?:\)$| [|>] .*|$)", line)
     assert match is not None, f"{line!r} has no command of scanflow"
     return shlex.split(match[1])
 
