@@ -60,7 +60,7 @@ for package in packages:
         parts = path.relative_to(folder).with_suffix("").parts
         name = ".".join((package, *parts)).removesuffix(".__init__")
         ours = not any(f"{name}.".startswith(f"{other}.") for other in others)
-        if ours and not {"project_templates", "tutorials", "programs", "__main__"} & {*parts}:  # programs: what experiments run and serve
+        if ours and not {"project_templates", "tutorials", "programs", "__main__"} & {*parts}:  # what users get and run
             names.append(name)
 for name in names:
     try:
