@@ -75,7 +75,6 @@ def folder(
     if name == "own-agent":
         install_heater(copy, site)
     programs.mkdir()
-    (programs / "python").symlink_to(sys.executable)
     (programs / "scanflow").write_text(f"#!{sys.executable}\nfrom scanflow_client.cli.main import main\nmain()\n")
     (programs / "scanflow").chmod(0o755)
     folders = [str(REPOSITORY), *(str(REPOSITORY / part) for part in ("client", "server", "agents")), str(site)]
