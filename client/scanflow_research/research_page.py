@@ -28,8 +28,8 @@ COMMANDS = (
 )
 READING = (
     "A claim compares two variants. It is checked on the ratio of their values, with its 95 % interval over rounds. "
-    "'More' or 'less' holds only if the interval does not contain 1. 'The same' holds if the ratio is within 10 % of 1, "
-    "or if the interval contains 1."
+    "'More' or 'less' holds only if the interval does not contain 1. 'The same' holds if the ratio is within 10 % of "
+    "1, or if the interval contains 1."
 )
 
 

@@ -23,10 +23,10 @@ GROUPS = {
 
 PAGE = """# Benchmarks
 
-Scanflow and other programs are measured in rounds. In each round every program runs once, in an empty folder, and another one is
-first. A cell has the median of the rounds, with the lowest and highest value in brackets. A number with `×` is a ratio: the program's
-value divided by the value in the first column, of the same round; the median of the rounds. Compare the ratios, since the other
-numbers depend on the machine. `bar` is the target.
+Scanflow and other programs are measured in rounds. In each round every program runs once, in an empty folder, and
+another one is first. A cell has the median of the rounds, with the lowest and highest value in brackets. A number with
+`×` is a ratio: the program's value divided by the value in the first column, of the same round; the median of the
+rounds. Compare the ratios, since the other numbers depend on the machine. `bar` is the target.
 
 {blocks}
 
@@ -38,8 +38,8 @@ numbers depend on the machine. `bar` is the target.
 | `make bench BENCH_ARGS="--only serving"` | one part |
 | `make bench BENCH_ARGS="--only hello noop"` | single benchmarks, by the names in bold on this page |
 
-The measured programs are in `tests/benchmarks/programs.py` and `tests/benchmarks/serving/`. The other frameworks are installed from
-`requirements/bench.txt` and `requirements/bench-serving.txt`, in environments of their own.
+The measured programs are in `tests/benchmarks/programs.py` and `tests/benchmarks/serving/`. The other frameworks are
+installed from `requirements/bench.txt` and `requirements/bench-serving.txt`, in environments of their own.
 """
 
 

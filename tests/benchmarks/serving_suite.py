@@ -40,7 +40,7 @@ CHANGE = Section(
     group="serving",
     title="Latency and failed requests during a change",
     columns=("Scanflow",),
-    text="On two cores, the command, starting instances and the client use the same cores as the instances that answer.",
+    text="On two cores, the command, starting instances and the client share the cores of the instances that answer.",
 )
 CUT = Section(
     group="serving",
