@@ -4,9 +4,11 @@
 - In a ``console`` block each ``$ command`` is run; the lines below it are its output, and are compared.
 - A ``python`` block that names no file is a program of its own; an ``output`` block below it is what it prints.
 - ``<!-- not run: reason -->`` before a block leaves it out, and ``<!-- nightly -->`` says that the page takes long.
+- ``<!-- needs: mpicc -->`` on top of a page: it is run only where that program is.
+- ``pip install ./folder`` installs a package of the page for the page alone, without what it depends on.
 
 In what is expected, ``...`` stands for anything, and white space is white space (doctest's rules). Names of runs,
-durations and ports are not compared.
+ids of actions, durations and ports are not compared; a command that names such an id gets the one of this run.
 """
 
 from __future__ import annotations
@@ -35,11 +37,14 @@ _BLOCK = re.compile(
     r"^(?P<indent> *)```(?P<language>\w+)[^\n]*\n(?P<text>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE
 )
 _NOT_RUN = re.compile(r"<!-- not run: [^>]+ -->\s*\Z")
+_NEEDS = re.compile(r"<!-- needs: (\S+) -->")
 _FILE = re.compile(r"(?:# |/\* |<!-- )([\w./-]+\.\w+)(?: \*/| -->)?\n")
 _EXIT = re.compile(r"\s+# exit (\d+)$")
+_ID = re.compile(r"\b[0-9a-f]{16}\b")
 _CHANGING = (
+    (_ID, "ID"),
     (re.compile(r"\b[a-z]+-[a-z]+-\d{3}\b"), "RUN"),
-    (re.compile(r"\b\d+(?:\.\d+)? ?(?:µs|us|ms|s|min|h)\b"), "DURATION"),
+    (re.compile(r"\b(?:\d+h )?(?:\d+m )?\d+(?:\.\d+)? ?(?:µs|us|ms|s|min|h)\b"), "DURATION"),
     (re.compile(r"(127\.0\.0\.1|localhost):\d+"), r"\1:PORT"),
 )
 _CHECKER = doctest.OutputChecker()
@@ -61,6 +66,8 @@ class PageRun:
     port: int
     commands: int = 0
     differences: list[str] = field(default_factory=list)
+    ids: dict[str, str] = field(default_factory=dict)
+    """Ids of actions as the page writes them, and as they are in this run."""
 
     def run(self, page: Path) -> None:
         """Run a page's blocks until one of them does not do what the page says."""
@@ -88,6 +95,8 @@ class PageRun:
     def _run_command(self, line: str, expected: str) -> None:
         wanted = int(match[1]) if (match := _EXIT.search(line)) else 0
         command = _EXIT.sub("", line).replace(PORT, str(self.port))
+        for written, printed in self.ids.items():
+            command = command.replace(written, printed)
         if command.startswith("scanflow up"):
             command += f" --port {self.port}"
         done = self._start(["bash", "-c", command])
@@ -101,11 +110,12 @@ class PageRun:
 
     def _start(self, argv: list[str]) -> subprocess.CompletedProcess[str]:
         self.commands += 1
-        programs = _make_programs(self.folder.parent / "bin")
+        programs, site = _make_programs(self.folder.parent / "bin"), self.folder.parent / "site"
+        folders = [str(self.folder), str(site), os.environ.get("PYTHONPATH", "")]
         environment = {
             **os.environ,
             "PATH": f"{programs}:{os.environ['PATH']}",
-            "PYTHONPATH": os.pathsep.join([str(self.folder), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            "PYTHONPATH": os.pathsep.join(filter(None, folders)),
             "COLUMNS": "120",
         }
         return subprocess.run(
@@ -116,7 +126,8 @@ class PageRun:
     def _compare(self, what: str, done: subprocess.CompletedProcess[str], wanted: int, expected: str) -> None:
         if done.returncode != wanted:
             self.differences.append(f"{what}\nended with {done.returncode}, not {wanted}:\n{done.stdout}")
-        elif expected.strip() and not is_shown(expected, done.stdout):
+        self.ids = {**dict(zip(_ID.findall(expected), _ID.findall(done.stdout), strict=False)), **self.ids}
+        if done.returncode == wanted and expected.strip() and not is_shown(expected, done.stdout):
             self.differences.append(f"{what}\nis to print:\n{expected}\nand prints:\n{done.stdout}")
 
 
@@ -154,6 +165,12 @@ def is_nightly(page: Path) -> bool:
     return "<!-- nightly -->" in page.read_text(encoding="utf-8").partition("```")[0]
 
 
+def find_needed_program(page: Path) -> str | None:
+    """Return the program without which a page cannot be run; None: it needs none."""
+    match = _NEEDS.search(page.read_text(encoding="utf-8").partition("```")[0])
+    return match[1] if match else None
+
+
 def _normalize(text: str) -> str:
     for pattern, name in _CHANGING:
         text = pattern.sub(name, text)
@@ -170,6 +187,9 @@ def _make_programs(folder: Path) -> Path:
             quoted = " ".join(f"'{word}'" for word in words)
             (folder / name).write_text(f'#!/bin/sh\nexec {quoted} "$@"\n')
             (folder / name).chmod(0o755)
+        install = f"'{program}' -m uv pip install --quiet --offline --no-deps --no-build-isolation"
+        (folder / "pip").write_text(f"#!/bin/sh\nshift\nexec {install} --target '{folder.parent / 'site'}' \"$@\"\n")
+        (folder / "pip").chmod(0o755)
     return folder
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from scanflow.agent.actions import Act, Call, call
     from scanflow.agent.actuators.actuator import Actuator, actuator
     from scanflow.agent.agent_records import Guard
-    from scanflow.agent.context import Context, current
+    from scanflow.agent.context import Context, current, use_context
     from scanflow.agent.registry import Declared, load_agent
     from scanflow.agent.rules import Rule, rule
     from scanflow.agent.sensors.sensor import SensorFunction, sensor
@@ -36,13 +36,14 @@ __all__ = [
     "primitives",
     "rule",
     "sensor",
+    "use_context",
 ]
 
 _NAMES = {
     "actions": "Act Call call",
     "actuators.actuator": "Actuator actuator",
     "agent_records": "Guard",
-    "context": "Context current",
+    "context": "Context current use_context",
     "registry": "Declared load_agent",
     "rules": "Rule rule",
     "sensors.sensor": "SensorFunction sensor",

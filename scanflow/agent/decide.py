@@ -310,4 +310,6 @@ def build_intent(act: Act, *, app: str, team: str, key: str, **details: Any) -> 
 
 def _summarize_error(error: Exception) -> str:
     text = str(error) if isinstance(error, InvalidError) else format_error(error)
+    if isinstance(error, TypeError | AttributeError) and "'Sample' object" in text:
+        text += ". A parameter 'sample' is the whole record: read sample.value, or name the parameter otherwise."
     return " ".join(text.split())

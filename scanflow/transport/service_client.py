@@ -31,6 +31,8 @@ class PredictionResponse:
     """The prediction of a service."""
 
     outputs: Mapping[str, NDArray[Any]]
+    """The arrays by name; the first axis is the rows of the request."""
+
     instance: str | None
     """The instance that answered."""
 
@@ -43,6 +45,8 @@ class Reply:
     """A raw response."""
 
     content: bytes
+    """The body."""
+
     headers: Mapping[str, str]
     """The names are in lower case."""
 
@@ -115,6 +119,7 @@ class HttpServiceClient(Closing):
         return self._send("POST", path, body, headers)
 
     def close(self) -> None:
+        """Close the connections to the service."""
         self._client.close()
 
     def _send(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Reply:

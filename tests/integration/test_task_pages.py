@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.page_examples import PAGES, PageRun, is_nightly, is_shown, list_commands, read_blocks, stop_server
+from tests.page_examples import (
+    PAGES,
+    PageRun,
+    find_needed_program,
+    is_nightly,
+    is_shown,
+    list_commands,
+    read_blocks,
+    stop_server,
+)
 from tests.serving import reserve_port
 
 PAGE = """# A page
@@ -45,15 +56,23 @@ def run_page(page: Path, folder: Path) -> list[str]:
     return run.differences
 
 
+def mark_page(page: Path) -> Any:
+    """Return a page with the marks of what it needs: ``mpicc`` is brought by the nightly run's part for MPI."""
+    program = find_needed_program(page)
+    needs = [] if program is None else [pytest.mark.skipif(not shutil.which(program), reason=f"{program} is missing")]
+    mpi = [pytest.mark.mpi] if program == "mpicc" else []
+    return pytest.param(page, id=page.stem, marks=[*needs, *mpi])
+
+
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("page", [page for page in PAGES if not is_nightly(page)], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [mark_page(page) for page in PAGES if not is_nightly(page)])
 def test_a_page_does_what_it_says(page: Path, home: Path, tmp_path: Path) -> None:
     assert not run_page(page, tmp_path / "page")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("page", [page for page in PAGES if is_nightly(page)], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [mark_page(page) for page in PAGES if is_nightly(page)])
 def test_a_page_that_takes_long_does_what_it_says(page: Path, home: Path, tmp_path: Path) -> None:
     assert not run_page(page, tmp_path / "page")
 
@@ -77,6 +96,23 @@ def test_output_is_compared_but_for_names_durations_and_ports() -> None:
     )
     assert not is_shown("accuracy 0.97", "accuracy 0.96")
     assert not is_shown("...\nsucceeded", "succeeded\nfailed")
+
+
+def test_a_command_gets_the_id_that_an_earlier_one_printed(home: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    written, printed = "0123456789abcdef", "00000000deadbeef"
+    page.write_text(
+        f"```console\n$ printf 'action %08x%s' 0 deadbeef\naction {written}\n"
+        f"$ test {written} = {printed[:8]}'deadbeef'\n```\n"
+    )
+    assert not run_page(page, tmp_path / "page")
+
+
+def test_a_page_names_the_program_without_which_it_cannot_be_run(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# A page\n\n<!-- needs: mpicc -->\n")
+    assert find_needed_program(page) == "mpicc"
+    assert "mpi" in [mark.name for mark in mark_page(page).marks]
 
 
 @pytest.mark.parametrize(

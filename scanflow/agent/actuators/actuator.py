@@ -27,14 +27,20 @@ class Actuator:
     """
 
     function: Callable[..., Any]
+    """The function whose result is the argument of the call."""
+
     agent: str
+    """The name of the agent that is called."""
+
     sensor: str
+    """The name of the sensor that is called."""
 
     def __post_init__(self) -> None:
         copy_function_attributes(self, self.function)
 
     @property
     def name(self) -> str:
+        """The name of the function."""
         return getattr(self.function, "__name__", "an actuator")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -43,7 +49,8 @@ class Actuator:
         if context is None:
             raise UsageError(
                 f"The actuator {self.name!r} was called outside of a firing, where no agent can be reached. Write "
-                f"{self.name}.call(...) for the call as a value, or use 'with firing(Context(...)):' in a test."
+                f"{self.name}.call(...) for the call as a value, or use 'with use_context(Context(...)):', from "
+                "scanflow.agent, in a test."
             )
         if _is_in_loop():
             return self._perform(context, args, kwargs)

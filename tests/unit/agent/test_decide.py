@@ -338,3 +338,11 @@ def test_a_named_rule_is_still_its_function() -> None:
     assert rule(number_of_predictions_threshold).name == "number_of_predictions_threshold"
     with pytest.raises(InvalidError, match="has no name"):
         rule(" ")
+
+
+def test_a_parameter_that_is_the_record_of_the_sample_says_so() -> None:
+    with collect_declarations():
+        strategy = sf.Strategy(name="s", when=count, if_=lambda sample: sample["count"] > 1, then=CHECK)
+    error = evaluate(strategy, sample({"count": 2}), situation()).error
+    assert error is not None
+    assert "read sample.value, or name the parameter otherwise" in error
