@@ -103,8 +103,8 @@ def build_search_space(
         less = f"set its cores (--cores {free}), or " if free else ""
         raise InvalidError(
             f"A copy of {target.workflow.name!r} with {format_count(max(1, budget), 'core')} does not fit: {free} of "
-            f"{machine.effective_count} are free beside the running services. To search all the same, {less}delete or "
-            "scale down another service meanwhile."
+            f"{machine.effective_count} are free beside the running services. For the time of the search, {less}delete "
+            "or scale down another service."
         )
     _check_divisible(target, budget, most=free)
     space = SearchSpace(topology=machine, cores=budget, beside=tuple(beside), batches=tuple(batches), gpus=gpus)
@@ -113,8 +113,8 @@ def build_search_space(
         check_copy_gpus(target, gpus, default.instances, default.gpu)
     if space.find_placement(default) is None:
         raise InvalidError(
-            f"A copy of {target.workflow.name!r} as it is does not fit beside the running services. Delete or scale "
-            "down another service meanwhile."
+            f"A copy of {target.workflow.name!r} as it is does not fit beside the running services. For the time of "
+            "the search, delete or scale down another service."
         )
     return space, default
 
@@ -197,8 +197,8 @@ def check_alternatives(target: TuningTarget, space: SearchSpace, default: Candid
     budget = describe_budget(space.cores, 0.0 if space.gpus is None else space.gpus.gpus)
     refused = "; ".join(str(refused).rstrip(".") for refused in space.refused_cuts)
     raise InvalidError(
-        f"With {budget}, nothing but {target.workflow.name!r} as it is can be tried: {describe(default)}. "
-        f"{f'Left out: {refused}. ' if refused else ''}Each instance has whole cores: give more of them (--cores "
+        f"With {budget}, there is nothing to compare {target.workflow.name!r} as it is with: {describe(default)}. "
+        f"{f'Left out: {refused}. ' if refused else ''}Each instance needs whole cores. Give more cores (--cores "
         f"{2 * space.cores}), {'' if space.gpus is None else 'other GPUs (--gpus N), '}or sizes of batches (--batches "
         "4,16)."
     )

@@ -243,8 +243,8 @@ class Executor(Linkable):
         """Return a reference to a named output, or to a key of the mapping that the function returns."""
         if output == RESULT and self.function is not None:
             raise InvalidError(
-                f"{self.name}['result'] may be all that the function returns, or a key of it. Write {self.name}.output "
-                "for all of it, or return that key under another name."
+                f"{self.name}['result'] is ambiguous: it may be the whole return value or its key 'result'. Write "
+                f"{self.name}.output for the whole value, or give the key another name."
             )
         return Ref(step=self.name, output=output)
 

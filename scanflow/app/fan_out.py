@@ -80,9 +80,9 @@ def choose_fan_out(arguments: Mapping[str, Any], takes_list: Callable[[str, Any]
     if len(lists) > 1:
         both = ", ".join(f"{key}=..." for key in lists)
         raise InvalidError(
-            f"The step {name!r} is mapped over several lists: {', '.join(lists)}. Say how they go together: "
-            f"{name}.map(sf.zipped({both})) runs it for the first values, then the second ones, and sf.crossed({both}) "
-            "for all combinations. A parameter that is a list itself is annotated so: list[int]."
+            f"The step {name!r} is mapped over several lists: {', '.join(lists)}. Say how to combine "
+            f"them: {name}.map(sf.zipped({both})) runs it for the first value of each, then the second of each, and "
+            f"sf.crossed({both}) for all combinations. If a list is one value, annotate its parameter: list[int]."
         )
     which = f"which of {', '.join(outputs)} it runs" if outputs else "what it runs"
     raise InvalidError(

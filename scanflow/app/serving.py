@@ -101,8 +101,8 @@ class Serving(Model):
             )
         if self.clients == ():
             raise InvalidError(
-                "Serving.clients is empty: nobody could send a request. Name a client: clients=['CN=ada']. Or leave it "
-                "out, and no certificate is asked for."
+                "Serving.clients is empty: nobody could send a request. Name a client: clients=['CN=ada']. Or remove "
+                "it: then no certificate is required."
             )
         if self.port is not None and self.port == self.grpc_port:
             raise InvalidError(

@@ -47,7 +47,7 @@ def check_gpu_readings(scaling: Scaling, shape: Shape, inventory: Inventory) -> 
     if scaling.metric == "gpu_memory" and is_share and not inventory.sees_processes:
         raise UnsupportedError(
             f"{who} of gpu={shape.gpu}, a share: the process ids in this container are not those that the driver "
-            "reports, so that nobody sees what a share holds. Run the container with the machine's process ids "
+            "reports, so the memory of a share cannot be measured. Run the container with the machine's process ids "
             "(--pid host), or scale by rps, p95 or queue."
         )
     for device in inventory.devices:

@@ -167,8 +167,8 @@ def check_live_functions(workflow: Workflow) -> None:
         live = _find_live_step(target.partition(":")[2])
         if live is not None and not target.startswith(compute_name(_pickle(live.function, node.name))):
             raise UsageError(
-                f"The run was begun with another function {live.__name__!r} than the one here, by another process. To "
-                "continue with this one, give the application: client.resume(run, app=app)"
+                f"Another process started this run, with another function {live.__name__!r} than this program has. To "
+                "continue with the function of this program, give the application: client.resume(run, app=app)"
             )
 
 

@@ -261,8 +261,8 @@ class Shims(Closing):
         self._lost += 1
         if self._warm and self._lost > MAX_LOST:
             raise UnavailableError(
-                f"The process that starts steps ended {MAX_LOST} times before it had started one. Above is what it "
-                f"said; try it alone: {sys.executable} -c 'import {self._warm}'"
+                f"The process that starts steps ended {MAX_LOST} times before it started one. Its output is above. To "
+                f"see the reason, run: {sys.executable} -c 'import {self._warm}'"
             )
         unstarted = [
             attempt for attempt in self._watched.values() if attempt.own_end is not None and _claim_void(attempt.folder)

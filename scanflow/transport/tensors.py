@@ -195,9 +195,9 @@ def _refuse_gaps(name: str, array: NDArray[Any]) -> None:
     place = next((place for place, element in enumerate(array.flat) if is_missing(element)), None)
     if place is not None:
         raise InvalidError(
-            f"The input {name!r} has no value at element {place} ({array.flat[place]}). Only numbers of floating point "
-            "and date-times can be missing. Send a value that stands for it, such as '' in text, or leave such rows "
-            "out; an optional column can be left out as a whole."
+            f"The input {name!r} has no value at element {place} ({array.flat[place]}). Only floating-point numbers "
+            "and date-times can be missing. Send a value that means missing, such as '' in text, or leave out these "
+            "rows, or leave out the whole column if it is optional."
         )
 
 

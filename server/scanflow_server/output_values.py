@@ -41,9 +41,9 @@ def dump_values(context: ServerContext, run: str, step: str) -> list[bytes]:
     tasks = outputs if isinstance(outputs, list) else [outputs]
     if any(_holds_secret(task, masker) for task in tasks):
         raise UsageError(
-            f"The outputs of the step {step!r} in the run {run!r} hold a secret of its application, or a text under a "
-            "name that looks secret, which a server sends to nobody. Read them where the run's home is: scanflow "
-            f"output {run} {step}; or let the step return them apart, under other names."
+            f"The outputs of the step {step!r} in the run {run!r} contain a secret of its application, or a text under "
+            "a name that looks secret. A server sends no secrets. Read them on the machine with the run's home: "
+            f"scanflow output {run} {step}; or have the step return the secret separately, or under another name."
         )
     return list(dump_output_files(outputs, str(context.deployer.batch.definition(run).app.app_dir)))
 

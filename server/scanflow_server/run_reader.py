@@ -161,8 +161,8 @@ class RunReader:
         content = self.locate(file).read_bytes()
         if self.masker.occurs_in_bytes(content):
             raise UsageError(
-                f"{name!r} holds a secret of the application, which a server sends to nobody. Read it where the run's "
-                f"home is: {file.path}"
+                f"{name!r} contains a secret of the application, and a server sends no secrets. Read it on the machine "
+                f"with the run's home: {file.path}"
             )
         return content
 

@@ -79,7 +79,7 @@ def test_another_process_resumes_with_another_function_of_that_name_only_if_it_s
 
     return_eight.__name__ = "train"
     app = application(give_to(program, return_eight).bind(), folder=tmp_path)
-    with pytest.raises(UsageError, match=r"another function 'train' than the one here.*client\.resume\(run, app=app\)"):
+    with pytest.raises(UsageError, match=r"another function 'train' than this program.*client\.resume\(run, app=app\)"):
         deployer.run(RunRequest(run=failed.name))
     assert deployer.run(RunRequest(app, run=failed.name)).state == "succeeded"
     assert deployer.outputs(failed.name, "train") == {"result": 8}

@@ -67,7 +67,7 @@ def test_a_service_is_called_by_our_own_clients_over_tls(
         with LoadGenerator(plan, start_s=patient(120)) as load:
             result = load.read_result(timeout_s=patient(120))
         assert dict(result.statuses) == {200: 20}, result.reasons
-    with pytest.raises(UsageError, match=r"is served with TLS, and cannot be served without while"):
+    with pytest.raises(UsageError, match=r"is deployed with TLS, and cannot be served without TLS while"):
         Services(home, CODE).deploy()
 
 

@@ -151,10 +151,7 @@ def test_date_times_are_sent_as_text_of_which_is_said_what_it_is(
         ([[1, 2], [3]], "The input 'input' is not an array"),
         ({"x": [object()]}, "The input 'x' holds values of type object, which cannot be sent."),
         (1 + 2j, "holds complex128, which cannot be sent."),
-        (
-            ["a", None],
-            "has no value at element 1 (None). Only numbers of floating point and date-times can be missing.",
-        ),
+        (["a", None], "has no value at element 1 (None). Only floating-point numbers and date-times can be missing."),
         ([True, None], "has no value at element 1"),
         ([1, "a"], "holds text and values of type int"),
         ([2**64, 1], "no type of 64 bits holds all"),

@@ -76,8 +76,8 @@ def check_engine(engine: str, resources: Resources, plugin: DevicePlugin, who: s
     request = build_gpu_request(resources, plugin)
     if request is not None and request.claim is not None:
         raise UnsupportedError(
-            f"{who}: {engine} makes its pods, and loses what they claim, so that they would run without a GPU or not "
-            f"at all. {advice} {_INSTEAD}"
+            f"{who}: {engine} makes its pods without their claims of GPUs, so they would run without a GPU or not at "
+            f"all. {advice} {_INSTEAD}"
         )
 
 

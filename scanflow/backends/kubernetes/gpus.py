@@ -196,7 +196,7 @@ def check_gpus(plugin: DevicePlugin, find_nodes: FindNodes, resources: Resources
             if not explain_lack(nodes, request._replace(resource=other))
             else "Have shares offered (time slicing or MPS of NVIDIA's device plugin), or write gpu=1."
         )
-        raise UnsupportedError(f"{who}: no node offers a share of a GPU as asked for: {lack}. {advice}")
+        raise UnsupportedError(f"{who}: no node offers the requested share of a GPU: {lack}. {advice}")
 
 
 def build_gpu_variables(request: GpuRequest | None) -> list[Manifest]:

@@ -425,7 +425,7 @@ def make_cases(*rows: tuple[Callable[..., object], Sequence[Any], str]) -> list[
         (
             lambda value: sf.step(keep_any).bind(1)[value],
             ["result"],
-            "keep-any['result'] may be all that the function returns, or a key of it. Write keep-any.output for all",
+            "keep-any['result'] is ambiguous: it may be the whole return value or its key 'result'. Write keep-any.",
         ),
         (
             sf.step(keep_any).bind,

@@ -329,6 +329,6 @@ def test_an_archive_writes_nowhere_else(tmp_path: Path, name: str) -> None:
             head = tarfile.TarInfo(member)
             head.size = len(content)
             archive.addfile(head, io.BytesIO(content))
-    with pytest.raises(InvalidError, match="which no task leaves"):
+    with pytest.raises(InvalidError, match="which no task writes"):
         unpack_archive(io.BytesIO(packed.getvalue()), tmp_path)
     assert list(tmp_path.iterdir()) == []

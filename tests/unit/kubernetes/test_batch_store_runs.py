@@ -141,7 +141,7 @@ def test_outputs_that_are_elsewhere_since_the_settings_changed_are_never_believe
     shop.drive(run)
     for own in (KubernetesSettings(pending_s=1e-9), shop.own.model_copy(update={"outputs": "s3://outputs/other"})):
         shop.runs = shop.make_another(own)
-        with pytest.raises(NotFoundError, match=r"were kept in s3://outputs/runs/.*SCANFLOW_KUBERNETES_OUTPUTS was"):
+        with pytest.raises(NotFoundError, match=r"were stored in s3://outputs/runs/.*SCANFLOW_KUBERNETES_OUTPUTS was"):
             shop.runs.outputs(run, "a")
     assert shop.drive_again(run)[0] == ["a", "b"]
 

@@ -143,7 +143,7 @@ def test_a_share_is_refused_where_no_node_offers_it_and_a_whole_gpu_is_not() -> 
     cluster = MemoryCluster()
     cluster.create(make_node("plain", {"nvidia.com/gpu": 8}, {}))
     check_step(NVIDIA, cluster, gpu=9)  # a larger node may come
-    with pytest.raises(UnsupportedError, match=r"no node offers a share of a GPU as asked for: .* Have shares offered"):
+    with pytest.raises(UnsupportedError, match=r"no node offers the requested share of a GPU: .* Have shares offered"):
         check_step(NVIDIA, cluster, gpu=0.5)
     labels = {"nvidia.com/gpu.sharing-strategy": "mps", "nvidia.com/gpu.replicas": "2"}
     cluster.create(make_node("shared", {"nvidia.com/gpu.shared": 2}, labels))

@@ -185,7 +185,7 @@ def test_where_nothing_can_be_tried_no_search_begins(
 
     refusal = search("gpu=1", 1)
     assert refusal.startswith(
-        "With 1 core and 1 GPU, nothing but 'serve' as it is can be tried: 1 × 1 core, gpu=1, any."
+        "With 1 core and 1 GPU, there is nothing to compare 'serve' as it is with: 1 × 1 core, gpu=1, any."
     )
     assert " Left out: 2 × gpu=0.5: " in refusal
     assert refusal.endswith("(--cores 2), other GPUs (--gpus N), or sizes of batches (--batches 4,16).")

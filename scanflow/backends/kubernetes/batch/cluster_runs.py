@@ -208,9 +208,9 @@ class ClusterRuns(ABC):
         self._fetch_code(run)
         if not folder.is_dir() and not all(map(is_independent, definition.workflow.nodes)):
             raise UsageError(
-                f"The run {run.record.name!r} was begun in another home, with an image that has its application's "
-                f"files, and this home has none of them. Give the application: client.resume({run.record.name!r}, "
-                "app=app). Or resume it where it was begun."
+                f"The run {run.record.name!r} was started in another home, and its application's files are in an "
+                f"image, not in this home. Give the application: client.resume({run.record.name!r}, app=app). Or "
+                "resume the run in the other home."
             )
 
     def _share_end(self, journal: Journal, run: JournalRun, *, driven: bool = False) -> None:

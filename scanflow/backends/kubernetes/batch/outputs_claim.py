@@ -54,9 +54,9 @@ def check_outputs(cluster: Cluster, settings: KubernetesSettings, namespace: str
         where = before if before.startswith(SCHEME) else f"the claim {OUTPUTS!r}"
         now = locate_store(cluster, settings, namespace) or f"the claim {OUTPUTS!r}"
         raise NotFoundError(
-            f"The outputs of the run {run!r} were kept in {where}, and those of the namespace {namespace!r} are in "
-            f"{now} now: SCANFLOW_KUBERNETES_OUTPUTS was changed, or the environment made anew. Set it as it was, or "
-            f"run its steps again: scanflow resume {run}"
+            f"The outputs of the run {run!r} were stored in {where}, but the namespace {namespace!r} now stores "
+            f"outputs in {now}: SCANFLOW_KUBERNETES_OUTPUTS was changed, or the environment was deleted and made "
+            f"again. Restore the setting, or run the steps again: scanflow resume {run}"
         )
     raise NotFoundError(
         f"The outputs of the run {run!r} are gone: the claim {OUTPUTS!r} of the namespace {namespace!r}, which "

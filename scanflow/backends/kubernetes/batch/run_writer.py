@@ -109,7 +109,7 @@ class RunWriter:
 
     def _build_conflict_error(self) -> ConflictError:
         return ConflictError(
-            f"Another machine or home has just resumed the run {self._run!r}. See how it stands: scanflow show "
+            f"Another machine or home has just resumed the run {self._run!r}. See its state: scanflow show "
             f"{self._run}. To watch it from here: scanflow resume {self._run}"
         )
 

@@ -166,7 +166,7 @@ class SharedRuns:
         namespaces = sorted(header.namespace for header in headers)
         if len(namespaces) > 1:
             raise UsageError(
-                f"There is a run {name!r} in each of the namespaces {', '.join(namespaces)}. Say which is meant: "
+                f"There is a run {name!r} in each of the namespaces {', '.join(namespaces)}. Choose one: "
                 f"SCANFLOW_KUBERNETES_NAMESPACE={namespaces[0]}"
             )
         return self._copy(journal, headers[0]) if headers else None

@@ -141,13 +141,13 @@ def unpack_archive(
             return index
         for _ in range(index.outputs if outputs_only else index.members):
             if (member := archive.next()) is None:
-                raise InvalidError("An archive of a task is not whole.")
+                raise InvalidError("An archive of a task is incomplete.")
             name = PurePosixPath(member.name)
             names = [name, PurePosixPath(member.linkname)] if member.islnk() else [name]
             inside = all(each.parts[:1] == (_CONTENT,) and ".." not in each.parts for each in names)
             parent = (base / name.relative_to(_CONTENT)).parent if inside else base
             if not inside or member.isdev() != member.isfifo() or not parent.resolve().is_relative_to(base.resolve()):
-                raise InvalidError(f"The archive has a member {member.name!r}, which no task leaves.")
+                raise InvalidError(f"The archive has a member {member.name!r}, which no task writes.")
             member.mode &= 0o777
             member.name = name.relative_to(_CONTENT).as_posix()
             if member.islnk():

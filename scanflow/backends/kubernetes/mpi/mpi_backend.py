@@ -364,8 +364,8 @@ class KubernetesMPI(ClusterRuns):
             manifest = facts.find_last()
             if manifest is None or read_drive(manifest) != attempt or facts.refresh(manifest).launcher is None:
                 raise NotFoundError(
-                    f"The log of {task!r} was in pods of the run {record.name!r}, which are gone. Whoever watched the "
-                    "run to its end has it in his home."
+                    f"The log of {task!r} was in pods of the run {record.name!r}, which are gone. A home that watched "
+                    "the run to its end has a copy: run the command there."
                 )
 
     # State

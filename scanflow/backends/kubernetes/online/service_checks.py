@@ -159,10 +159,10 @@ def check_stays_closed(stored: ServiceConfigMap | None, workflow: Workflow) -> N
     """
     closed = (workflow.serving or Serving()).clients is not None
     if stored is not None and closed != (stored.state.definition.tls is not None):
-        now, then = ("without clients", "with them") if closed else ("with clients", "without")
+        now, then = ("without clients=", "with clients=") if closed else ("with clients=", "without clients=")
         raise UsageError(
-            f"The service {workflow.name!r} is served {now}, and cannot be served {then} while it is deployed, as its "
-            f"callers would lose it. Delete it first: scanflow delete {workflow.name}"
+            f"The service {workflow.name!r} is deployed {now}, and cannot be served {then} while it runs, since "
+            f"its clients would fail. Delete it first: scanflow delete {workflow.name}"
         )
 
 

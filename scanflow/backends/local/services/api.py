@@ -149,10 +149,10 @@ class LocalServices:
                 f"{requested_port} while it is deployed. Delete it first: scanflow delete {previous.name}"
             )
         if (spec.tls is None) != (previous.definition.tls is None):
-            now, then = ("without TLS", "with it") if previous.definition.tls is None else ("with TLS", "without")
+            now, then = ("without TLS", "with TLS") if previous.definition.tls is None else ("with TLS", "without TLS")
             raise UsageError(
-                f"The service {previous.name!r} is served {now}, and cannot be served {then} while it is deployed, as "
-                f"its clients would lose it. Delete it first: scanflow delete {previous.name}"
+                f"The service {previous.name!r} is deployed {now}, and cannot be served {then} while it runs, "
+                f"since its clients would fail. Delete it first: scanflow delete {previous.name}"
             )
         state = previous.redeploy(spec)
         return state.model_copy(update={"recorder": recorder, "program": self._program})
