@@ -7,6 +7,7 @@ import pty
 import select
 import shlex
 import shutil
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -86,7 +87,8 @@ def press_tab(shell: str, typed: str, word: str, *, wait_s: float) -> bool:
                 return True
         return False
     finally:
-        os.close(terminal)  # the shell is hung up on, and ends
+        os.close(terminal)
+        os.kill(process, signal.SIGKILL)  # zsh may outlive its terminal
         os.waitpid(process, 0)
 
 
