@@ -22,13 +22,12 @@ def draw(shares):
     """Draw the share of right answers of each window: pairs of what was sent, and the share."""
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(7, 3), layout="constrained")
+    figure, axes = plt.subplots(figsize=(7, 2.5), layout="constrained")
     colors = ["tab:green" if "new model" in name else "tab:blue" for name, _ in shares]
-    bars = axes.bar(
-        [name.replace(", ", "\n") for name, _ in shares], [100 * share for _, share in shares], color=colors
-    )
+    bars = axes.barh([name for name, _ in shares], [100 * share for _, share in shares], color=colors)
     axes.bar_label(bars, fmt="%.0f %%")
-    axes.set(ylim=(0, 110), ylabel="right answers, %", title="Which topic? 500 texts each")
+    axes.set(xlim=(0, 110), xlabel="right answers, %", title="Which topic? 500 texts each")
+    axes.invert_yaxis()
     figure.savefig("answers.png", dpi=80)
     return figure
 
