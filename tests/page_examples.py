@@ -90,7 +90,7 @@ class PageRun:
     def _write(self, name: str, text: str) -> None:
         file = self.folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
+        file.write_text(text.replace(PORT, str(self.port)), encoding="utf-8")
 
     def _run_command(self, line: str, expected: str) -> None:
         wanted = int(match[1]) if (match := _EXIT.search(line)) else 0

@@ -202,9 +202,8 @@ def _from_registry(node: Node, threads: int) -> Component:
             takes = (
                 f"It takes {signature.format_inputs()}." if signature.inputs else "It has no signature: " + _UNSIGNED
             )
-            raise ProblemError(
-                422, f"{who} refused this input: {type(error).__name__}: {error!s:.1000}. {takes}"
-            ) from error
+            reason = f"{error!s:.1000}".rstrip(".")
+            raise ProblemError(422, f"{who} refused this input: {type(error).__name__}: {reason}. {takes}") from error
 
     return Component(node, call, platform=predictor.platform, signature=signature, notes=predictor.notes)
 
