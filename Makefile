@@ -72,9 +72,9 @@ images: env ## Build the base images; BUILDER, REGISTRY=host:5000/ (pushed there
 	@rm -rf dist && $(BIN)/python -m hatchling build -t wheel -d dist
 	@set -e; for name in base agent server tracker; do image=$(REGISTRY)scanflow/$$name:$(TAG); \
 		$(BUILDER) build $(BUILD_ARGS) --build-arg BASE_IMAGE=$(REGISTRY)scanflow/base:$(TAG) -f deploy/images/$$name/Dockerfile -t $$image .; \
-		$(if $(REGISTRY),$(BUILDER) push $$image;) done
+		$(if $(REGISTRY),$(or $(PUSH),$(BUILDER) push) $$image;) done
 
-MATERIALS = wheel=demo base=image-base server=image-server
+MATERIALS = wheel=demo base=image-base agent=image-server server=image-server tracker=image-server
 .PHONY: sbom
 sbom: ## Write what wheel and images are made of (CycloneDX) into dist/sbom
 	@requirements/install supply .cache/supply && mkdir -p dist/sbom
@@ -82,9 +82,27 @@ sbom: ## Write what wheel and images are made of (CycloneDX) into dist/sbom
 		PYTHONWARNINGS=ignore .cache/supply/bin/cyclonedx-py requirements requirements/$${pair#*=}.txt \
 			--pyproject pyproject.toml --output-reproducible -o dist/sbom/$${pair%=*}.cdx.json; done
 
+.PHONY: release-files release-images release-docs
+release-files: env sbom ## Build what a release of this commit has into dist/release; TAG=v0.1.0 checks the tag first
+	@$(BIN)/python -m tests.release $(if $(TAG),--tag $(TAG))
+
+# Attestations (SBOM, provenance) are pushed with the image, by the builder itself.
+release-images: ## Build and push the base images with SBOM and provenance; REGISTRY=host/project/, TAG=0.1.0
+	@$(if $(REGISTRY),,echo "Name where to push: make release-images REGISTRY=host/project/ TAG=0.1.0"; exit 2;) \
+		SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(MAKE) images REGISTRY=$(REGISTRY) TAG=$(TAG) \
+		BUILDER="docker buildx" PUSH=true BUILD_ARGS="--push --sbom=true --provenance=mode=max"
+
+release-docs: env ## Build the documentation with the version on each page into site/
+	@DOCS_VERSION="Scanflow $$($(BIN)/python -m tests.release --version)" NO_MKDOCS_2_WARNING=1 \
+		$(BIN)/mkdocs build --quiet --strict -f .ci/versioned-docs.yml
+
 .PHONY: docs
 docs: env ## Build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+.PHONY: reference
+reference: env ## Write docs/reference anew from the code
+	@$(BIN)/python -m tests.reference
 
 .PHONY: bench
 bench: env ## Measure beside Metaflow, Prefect, MLServer and others, and write docs/benchmarks.md; BENCH_ARGS passes more

@@ -29,7 +29,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     home: Path = Field(default_factory=lambda: Path.home() / ".scanflow")
-    """Holds runs, their logs, cached environments and the embedded tracker."""
+    """The folder with runs, their logs, cached environments and the embedded tracker. Default: ``~/.scanflow``."""
 
     tracker_uri: str | None = None
     """An MLflow tracking server or database, in MLflow's notation. Unset: SQLite inside ``home``."""
@@ -78,6 +78,11 @@ class Settings(BaseModel):
         return read_home_token(self.home) if is_loopback_host(host) else None
 
     @classmethod
+    def name_variables(cls) -> dict[str, str]:
+        """Return the environment variable of each field."""
+        return list_variables(cls, "SCANFLOW_")
+
+    @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:
         """Read the settings from ``environ`` (default: this process' own)."""
-        return read_settings(cls, list_variables(cls, "SCANFLOW_"), environ)
+        return read_settings(cls, cls.name_variables(), environ)

@@ -59,7 +59,7 @@ class Kernel:
         assert reply["status"] == "ok", "\n".join(reply["traceback"])
         return outputs
 
-    def run_any(self, cell: str) -> tuple[list[Output], dict[str, Any]]:
+    def run_any(self, cell: str, *, timeout_s: float = PATIENCE_S) -> tuple[list[Output], dict[str, Any]]:
         """Run a cell, which may fail, and return its outputs and the reply."""
         outputs: list[Output] = []
 
@@ -67,7 +67,7 @@ class Kernel:
             if message["msg_type"] not in {"status", "execute_input"}:
                 outputs.append(Output(message["msg_type"], message["content"]))
 
-        reply = self._client.execute_interactive(cell, timeout=PATIENCE_S, output_hook=collect)
+        reply = self._client.execute_interactive(cell, timeout=timeout_s, output_hook=collect)
         return outputs, reply["content"]
 
     def close(self) -> None:

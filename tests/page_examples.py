@@ -44,7 +44,7 @@ _ID = re.compile(r"\b[0-9a-f]{16}\b")
 _CHANGING = (
     (_ID, "ID"),
     (re.compile(r"\b[a-z]+-[a-z]+-\d{3}\b"), "RUN"),
-    (re.compile(r"\b\d+(?:\.\d+)? ?(?:µs|us|ms|s|min|h)\b"), "DURATION"),
+    (re.compile(r"\b(?:\d+h )?(?:\d+m )?\d+(?:\.\d+)? ?(?:µs|us|ms|s|min|h)\b"), "DURATION"),
     (re.compile(r"(127\.0\.0\.1|localhost):\d+"), r"\1:PORT"),
 )
 _CHECKER = doctest.OutputChecker()

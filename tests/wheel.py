@@ -60,7 +60,8 @@ for package in packages:
         parts = path.relative_to(folder).with_suffix("").parts
         name = ".".join((package, *parts)).removesuffix(".__init__")
         ours = not any(f"{name}.".startswith(f"{other}.") for other in others)
-        if ours and not {"tutorials", "programs", "__main__"} & {*parts}:  # programs: what experiments run and serve
+        # What users' folders and experiments run and serve, and modules that are programs, are not imported.
+        if ours and not {"project_templates", "tutorials", "programs", "__main__"} & {*parts}:
             names.append(name)
 for name in names:
     try:
@@ -102,6 +103,8 @@ def main() -> None:
         scanflow = python.with_name("scanflow")
         _run([scanflow, "--help"], elsewhere, quiet=True)
         _run([scanflow, "run", "hello.py"], elsewhere)
+        _run([scanflow, "init", "first"], elsewhere)
+        _run([scanflow, "run", "first/app.py"], elsewhere)
         _run([python, "-I", "-c", RENDER_REPORT], elsewhere)
         _check_suggestion(scanflow, wheel, elsewhere)
         for package, extra in EXTRAS.items():

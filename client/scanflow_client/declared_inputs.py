@@ -54,9 +54,15 @@ def list_parts(inputs: Any) -> list[Any]:
 
 def fetch_declared(deployer: Deployer, service: str, node: str | None) -> Declared:
     """Return the inputs that a service, or one node of its graph, declares."""
+    declared: Declared = fetch_metadata(deployer, service, node).get("inputs") or ()
+    return declared
+
+
+def fetch_metadata(deployer: Deployer, service: str, node: str | None) -> Mapping[str, Any]:
+    """Return a model's metadata in the Open Inference Protocol: of a service, or of one node of its graph."""
     with deployer.connect(service) as client:
-        declared: Declared = client.document(f"/v2/models/{node or service}").get("inputs") or ()
-        return declared
+        metadata: Mapping[str, Any] = client.document(f"/v2/models/{node or service}")
+        return metadata
 
 
 def fit_inputs(

@@ -15,7 +15,7 @@ from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow.files.content import read_content
 from scanflow.installation import explain_install
 from scanflow.tables.columns import FORMATS, PACKED, Columns, ReadOptions, is_table
-from scanflow_client.declared_inputs import Declared, fetch_declared, fit_inputs, name_columns
+from scanflow_client.declared_inputs import Declared, fetch_declared, fetch_metadata, fit_inputs, name_columns
 from scanflow_client.formatting.text import to_document
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 _SELDON = frozenset({"data", "binData", "strData", "jsonData"})
 _NUMPY = b"\x93NUMPY"
 _ZIP = b"PK\x03\x04"
+_BYTES = "application/octet-stream"
+_TYPES_OF_BYTES = frozenset({"BYTES", "UINT8"})
+"""What outputs are declared as that may be a file's bytes."""
 _JSON = {"content-type": "application/json"}
 _SPREADSHEETS = frozenset({".xlsx", ".xls", ".xlsm", ".xlsb", ".ods", ".orc", ".avro", ".dta", ".sav", ".sas7bdat"})
 _MAX_SHOWN = 1000  # numbers of one output that are written out for a person
@@ -112,13 +115,20 @@ def to_http(
     if request.message is not None:
         return HttpRequest(path, json.dumps(request.message).encode(), _JSON)
     if request.raw is not None:
-        _check_raw(request.raw, fetch_declared(deployer, name, node))
-        headers = {"content-type": "application/octet-stream", "accept": "application/octet-stream, application/json"}
-        return HttpRequest(path, request.raw, headers)
+        return HttpRequest(path, request.raw, _build_raw_headers(request.raw, deployer, name, node))
     from scanflow.transport.tensors import as_arrays, encode_request
 
     inputs = as_arrays(_fit_inputs(deployer, name, request, node, dtype), dtype=dtype)
     return HttpRequest(path, *encode_request(inputs))
+
+
+def _build_raw_headers(raw: bytes, deployer: Deployer, name: str, node: str | None) -> Mapping[str, str]:
+    """Return the headers of a request of raw bytes. The answer comes as bytes too, unless numbers are declared."""
+    metadata = fetch_metadata(deployer, name, node)
+    _check_raw(raw, metadata.get("inputs") or ())
+    outputs = {str(tensor["datatype"]) for tensor in metadata.get("outputs") or ()}
+    accept = "application/json" if outputs and not outputs & _TYPES_OF_BYTES else f"{_BYTES}, application/json"
+    return {"content-type": _BYTES, "accept": accept}
 
 
 def _check_raw(raw: bytes, declared: Declared) -> None:
@@ -203,7 +213,12 @@ def send(
         from scanflow.deployer.direct_predictions import predict
 
         return predict(deployer, name, _fit_inputs(deployer, name, request, node, dtype), node=node, dtype=dtype)
-    reply = _post(deployer, name, to_http(deployer, name, request, node=node, dtype=dtype, seldon=seldon))
+    call = to_http(deployer, name, request, node=node, dtype=dtype, seldon=seldon)
+    reply = _post(deployer, name, call)
+    if request.raw is not None and call.headers.get("accept") == "application/json":
+        from scanflow.transport.service_client import read_response
+
+        return read_response(reply)
     is_json = request.raw is None or seldon or "json" in reply.headers.get("content-type", "")
     return _parse_document(reply.content) if is_json else reply.content
 

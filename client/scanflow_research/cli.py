@@ -35,6 +35,10 @@ def reproduce(
     """Measure figures of the thesis and the papers here.
 
     The result says which of their claims hold on this machine. With --out, Ctrl-C loses no finished round.
+
+    Examples:
+        scanflow reproduce --list
+        scanflow reproduce fig4.2 table6.3 --out figures
     """
     from scanflow_client.progress import open_output
     from scanflow_client.signals import end_on_signals
@@ -90,7 +94,12 @@ def simulate(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Simulate the thesis' 20 jobs on a cluster under each scenario of division and placement."""
+    """Simulate the thesis' 20 jobs on a cluster under each scenario of division and placement.
+
+    Examples:
+        scanflow mpi simulate
+        scanflow mpi simulate --seeds 100 --jobs random --json
+    """
     from scanflow_research.research_text import format_simulations
     from scanflow_research.simulation.event_simulation import simulate as run
     from scanflow_research.simulation.schemes import SCENARIOS

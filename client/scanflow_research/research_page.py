@@ -21,14 +21,15 @@ MARKS: dict[Verdict, str] = {
     "cannot be tested here": "– cannot be tested here",
 }
 COMMANDS = (
-    "`scanflow reproduce --all --out DIR` measures these tables and figures of the thesis and the papers on a machine, "
-    "and writes this page, the same with plots as HTML, and each plot. It takes about 40 minutes on two cores; an "
-    "interrupt loses no round, and the same command resumes. `scanflow reproduce fig6.7` measures one; `--list` "
-    "lists them."
+    "`scanflow reproduce --all --out DIR` measures these tables and figures of the thesis and the papers on a machine. "
+    "It writes this page, an HTML page with plots, and each plot. It takes about 40 minutes on two cores. After an "
+    "interrupt, the same command continues, and no finished round is measured again. `scanflow reproduce fig6.7` "
+    "measures one figure; `--list` lists them."
 )
 READING = (
-    "A claim is checked on a ratio of two arms, with its 95 % interval over rounds. 'More' or 'less' holds only beyond "
-    "that noise; 'the same' holds within 10 %, or if the interval contains 1."
+    "A claim compares two variants. It is checked on the ratio of their values, with its 95 % interval over rounds. "
+    "'More' or 'less' holds only if the interval does not contain 1. 'The same' holds if the ratio is within 10 % of "
+    "1, or if the interval contains 1."
 )
 
 

@@ -29,9 +29,17 @@ class Call(Model):
     """A call to a sensor of another agent, or of the same."""
 
     agent: Annotated[str, AfterValidator(lambda name: check_name(name, "agent"))]
+    """The name of the agent."""
+
     sensor: Annotated[str, AfterValidator(lambda name: Sensor(name=name, trigger=CallReceive()).name)]
+    """The name of its sensor."""
+
     args: Annotated[Sequence[JSON], BeforeValidator(_serialize_list), AfterValidator(as_tuple)] = ()
+    """Positional arguments for the sensor, as JSON values."""
+
     kwargs: Parameters = Field(default_factory=FrozenDict)
+    """Arguments for the sensor by name, as JSON values."""
+
     key: str = ""
     """Idempotency key: the same key is never called twice. Empty: each call counts."""
 
@@ -41,6 +49,7 @@ class Call(Model):
         return f"/sensors/{self.sensor}"
 
     def payload(self) -> Mapping[str, JSON]:
+        """Return the body of the request to the other agent."""
         return {"args": list(self.args), "kwargs": {name: dump_secrets(value) for name, value in self.kwargs.items()}}
 
     def __str__(self) -> str:

@@ -49,8 +49,14 @@ class Context:
     """The context of one firing."""
 
     app: str
+    """The name of the application."""
+
     team: str
+    """The team of the application."""
+
     agent: str
+    """The name of the agent."""
+
     clock: Callable[[], float]
     """Seconds since the epoch."""
 
@@ -61,8 +67,14 @@ class Context:
     """The knowledge base. None: the application has no tracker."""
 
     services: Services | None = None
+    """The services of the application. None: the agent cannot reach any."""
+
     caller: Caller | None = None
+    """Carries out calls and primitives. None: in tests, or where nothing may be done."""
+
     application: Application | None = None
+    """The application as it is stored. None: it was not handed in."""
+
     wanted: Callable[[], Sequence[Intent]] = tuple
     """Intents of the sensor's strategies that the server had not answered when this firing began, the oldest first.
     The server lists all others."""

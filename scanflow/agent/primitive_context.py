@@ -26,6 +26,8 @@ class PrimitiveResult:
     """The result of a primitive."""
 
     result: dict[str, Any]
+    """What the action shows as its result, as JSON values."""
+
     inverse: PrimitiveCall | None = None
     """The call that undoes it. None: it cannot be undone."""
 
@@ -101,9 +103,17 @@ class PrimitiveContext:
     """Runs workflows and deploys services. Changes of services are queued with those that people request."""
 
     applications: Applications
+    """The stored applications."""
+
     runs: Runs
+    """Starts runs, each key once."""
+
     app: str
+    """The name of the application that owns the action."""
+
     team: str
+    """The team of that application."""
+
     key: str = ""
     """Idempotency key, the same for each attempt."""
 

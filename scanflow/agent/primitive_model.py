@@ -72,7 +72,11 @@ class Act:
     """As strategies write it: ``do.NAME(...)``."""
 
     layer: ClassVar[Layer] = "application"
+    """``application``: it changes the definition of a workflow. ``infrastructure``: its executors or instances."""
+
     kind: ClassVar[Kind] = "batch"
+    """The kind of workflow that it applies to."""
+
     writes: ClassVar[tuple[str, ...]]
     """The fields of the target that it writes: two actions that write the same field conflict. One executor's field is
     ``EXECUTOR.FIELD``."""
@@ -81,9 +85,11 @@ class Act:
     """Whether it can be undone."""
 
     workflow: str
+    """The name of the workflow or service."""
 
     @property
     def primitive(self) -> str:
+        """The name of the primitive."""
         return self.name
 
     @property
@@ -98,6 +104,7 @@ class Act:
 
     @property
     def fields(self) -> tuple[str, ...]:
+        """The fields of the target that it writes."""
         return self.writes
 
     @property
@@ -175,6 +182,7 @@ class PrimitiveModel(Act, Model):
 
     @classmethod
     def rows(cls) -> tuple[Primitive, ...]:
+        """Return its listings: one for each kind of workflow that it applies to."""
         return (cls.row(),)
 
     @classmethod

@@ -36,6 +36,8 @@ Template = Callable[[Application, Agent], object]
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
+    """The sensors and strategies of an agent's modules and template."""
+
     sensors: tuple[SensorFunction[..., Any], ...]
     """With their effective triggers, nodes and parameters. Names are unique."""
 
@@ -43,12 +45,14 @@ class Declared:
     """Names are unique, and each ``sensor`` is one of the sensors."""
 
     def sensor(self, name: str) -> SensorFunction[..., Any]:
+        """Return the sensor of this name, or raise a NotFoundError."""
         by_name = {sensor.name: sensor for sensor in self.sensors}
         if name not in by_name:
             raise NotFoundError(f"This agent has no sensor {name!r}.{did_you_mean(name, by_name)}")
         return by_name[name]
 
     def select_strategies(self, sensor: str) -> tuple[Strategy, ...]:
+        """Return the strategies that are evaluated on the samples of a sensor."""
         return tuple(strategy for strategy in self.strategies if strategy.sensor == sensor)
 
 

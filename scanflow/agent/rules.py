@@ -24,7 +24,10 @@ class Rule:
     """A rule function with its name in explanations."""
 
     function: Callable[..., Any]
+    """The function."""
+
     name: str
+    """The name that explanations show."""
 
     def __post_init__(self) -> None:
         copy_function_attributes(self, self.function)

@@ -111,6 +111,8 @@ class Strategy(Model):
     """
 
     name: Annotated[str, AfterValidator(_check_name)]
+    """Unique in the agent."""
+
     when: Annotated[When, PlainValidator(_validate_when)]
     """A sensor or its name. With a bare trigger, the sample is the payload of the call or event."""
 
@@ -128,6 +130,9 @@ class Strategy(Model):
     """Of two intents for the same field, the one with the higher priority wins."""
 
     autonomy: Autonomy = "auto"
+    """``observe``: actions are only recorded. ``suggest``: they are proposed to people. ``approve``: they wait for a
+    person. ``auto``: they are carried out."""
+
     cool_down: Wait = 0.0
     """How long it waits after an action before it acts on the same target again. 0: not at all."""
 
@@ -140,6 +145,8 @@ class Strategy(Model):
     """The maximum number of actions in ``budget_window``. None: no limit."""
 
     budget_window: Seconds = 3600.0
+    """The period of ``budget``, in seconds."""
+
     guard: Guard | None = None
     """A metric that must not get worse after its actions, else they are reverted."""
 
@@ -158,6 +165,7 @@ class Strategy(Model):
 
     @property
     def rule(self) -> Rule | None:
+        """Its rule, with a name. None: its actions always follow."""
         return None if self.if_ is None else make_rule(self.if_)
 
     @property

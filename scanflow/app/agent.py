@@ -48,6 +48,8 @@ class Sensor(Model):
     """The name of the function that is called with the runs found."""
 
     trigger: Trigger
+    """When it fires: ``sf.every(hours=1)``."""
+
     nodes: Annotated[Sequence[str], AfterValidator(as_tuple)] = ()
     """The workflow nodes that produced the runs. Empty: all nodes of the application."""
 
@@ -58,6 +60,8 @@ class Sensor(Model):
     """``file.py:name`` or ``package.module:name``. Unset: the template's function of that name."""
 
     parameters: Parameters = Field(default_factory=FrozenDict)
+    """Parameters of the function, by name."""
+
     limit_s: Seconds | None = None
     """The timeout of a firing, in seconds, or text such as ``"5m"``. None: 60 s."""
 
@@ -101,17 +105,27 @@ class Agent(Model):
     """A long-running process that senses, decides and acts."""
 
     name: Annotated[str, AfterValidator(lambda name: check_name(name, "agent"))]
+    """Unique in the application; lower-case letters, digits and ``-``."""
+
     template: Annotated[str | None, AfterValidator(_check_template)] = None
     """``tracker``, ``checker``, ``planner``, ``executor``, or that of an installed package. None: only its own
     sensors and modules."""
 
     sensors: Annotated[Sequence[Sensor], AfterValidator(as_tuple)] = ()
+    """Sensors that the application declares: a trigger, nodes, filter and parameters for functions of the template or
+    the modules."""
+
     modules: Annotated[Sequence[str], BeforeValidator(_check_modules), AfterValidator(as_tuple)] = ()
     """Files with the agent's own sensors, rules and actuators, relative to the application's folder."""
 
     parameters: Parameters = Field(default_factory=FrozenDict)
+    """Parameters of the template, and of the agent's own modules."""
+
     image: str | None = None
+    """A container image, for backends that run containers."""
+
     resources: Resources = Resources()
+    """The resources of the agent's process."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -147,7 +161,11 @@ class SensorFunction(Generic[P, R]):
     """A function that is a sensor. It can still be called as a function."""
 
     function: Callable[P, R]
+    """The function that is called."""
+
     sensor: Sensor
+    """The trigger and the options that it was declared with."""
+
     timed: bool = True
     """Whether a trigger was given. If not, the application's sensor of the same name has it, else it fires on a
     call."""
@@ -163,10 +181,12 @@ class SensorFunction(Generic[P, R]):
 
     @property
     def name(self) -> str:
+        """The name of the sensor."""
         return self.sensor.name
 
     @property
     def trigger(self) -> Trigger:
+        """When it fires."""
         return self.sensor.trigger
 
 

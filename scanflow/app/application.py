@@ -19,6 +19,8 @@ from scanflow.names import MAX_NAME, check_name, format_environment_name
 
 
 class Tracker(Model):
+    """The tracker that an application logs to, and that has its registered models."""
+
     uri: SecretText | None = None
     """A tracking server or database as MLflow spells it, or a reference to it if it holds a password:
     ``sf.secret("env:NAME")``. Unset: the one inside scanflow's home folder."""
@@ -53,13 +55,21 @@ class Application(Model):
     """
 
     name: Annotated[str, AfterValidator(lambda name: check_name(name, "application"))]
+    """Lower-case letters, digits and ``-``."""
+
     team: Annotated[str, AfterValidator(lambda team: check_name(team, "team"))] = "default"
+    """The team that owns it; lower-case letters, digits and ``-``."""
+
     app_dir: Annotated[str | Path, BeforeValidator(_check_folder), Field(validate_default=True)] = "."
     """The folder that scripts are relative to. A relative folder is relative to the file that the application was
     loaded from."""
 
     workflows: Annotated[Sequence[Workflow], AfterValidator(as_tuple)] = ()
+    """Batch, online and MPI workflows, each with a name of its own."""
+
     agents: Annotated[Sequence[Agent], AfterValidator(as_tuple)] = ()
+    """The agents that watch the workflows, each with a name of its own."""
+
     tracker: Tracker | None = None
     """Where steps log. Unset: wherever MLflow itself would."""
 
@@ -110,6 +120,7 @@ class Application(Model):
 
     @property
     def environment(self) -> str:
+        """The name of its environment on a backend: ``scanflow-<name>-<team>``."""
         return format_environment_name(self.name, self.team)
 
     def workflow(self, name: str | None = None) -> Workflow:
@@ -129,6 +140,7 @@ class Application(Model):
         return by_name[name]
 
     def with_workflow(self, changed: Workflow) -> Application:
+        """Return a copy of the application with this workflow in place of the one of its name."""
         self.workflow(changed.name)
         replaced = tuple(changed if workflow.name == changed.name else workflow for workflow in self.workflows)
         return self.replace(workflows=replaced)

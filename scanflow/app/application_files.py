@@ -17,10 +17,12 @@ _DEEP = "This file is nested too deeply for an application. Look for an extra br
 
 
 def dump_json(app: Application) -> str:
+    """Return the application as JSON, which :func:`load_json` reads."""
     return json.dumps(dump_document(app), indent=2, ensure_ascii=False)
 
 
 def dump_yaml(app: Application) -> str:
+    """Return the application as YAML, which :func:`load_yaml` reads."""
     from scanflow.app.yaml_text import write_yaml
 
     return write_yaml(dump_document(app))

@@ -14,7 +14,10 @@ class Dependency(Model):
     """An edge: ``depender`` starts after ``dependee`` (batch), or receives what it sends (online)."""
 
     dependee: str
+    """The name of the node that comes first."""
+
     depender: str
+    """The name of the node that comes after it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from scanflow.app.model import Model, Number, Whole, as_tuple, shorten
 from scanflow.app.parameters import FrozenDict, Variables, to_plain, to_plain_mapping
 from scanflow.app.quantities import Duration
 from scanflow.app.references import RESULT, Condition, Ref, list_references, read_condition, read_reference
-from scanflow.app.resources import Affinity, Resources
+from scanflow.app.resources import Affinity, AffinityOrMode, Resources
 from scanflow.app.secrets import Secret, iterate_secrets, read_secret
 from scanflow.errors import InvalidError
 from scanflow.names import check_locator, check_name
@@ -60,6 +60,7 @@ class Retry(Model):
     """The factor between consecutive waits; 1 keeps them constant."""
 
     max_delay: Duration = 60.0
+    """The longest wait. None: the first wait."""
 
     def wait_s(self, failures: int) -> float:
         """Return the seconds to wait after the ``failures``-th failure (1 for the first)."""
@@ -142,6 +143,7 @@ class Executor(Linkable):
     """
 
     kind: Literal["executor"] = "executor"
+    """What tells nodes apart in files."""
 
     name: Annotated[str, AfterValidator(_check_name)]
     """Unique in the workflow; lower-case letters, digits and ``-``."""
@@ -149,7 +151,7 @@ class Executor(Linkable):
     mainfile: str | None = None
     """A script, relative to the application's folder."""
 
-    function: Annotated[str | None, PlainValidator(_to_target)] = None
+    function: Annotated[str | None, PlainValidator(_to_target, json_schema_input_type=str | None)] = None
     """``file.py:name`` or ``package.module:name``; set by ``@sf.step``."""
 
     parameters: Annotated[
@@ -171,7 +173,10 @@ class Executor(Linkable):
     """Environment variables: texts, or references to secrets."""
 
     resources: Resources = Resources()
-    affinity: Annotated[Affinity | str | None, BeforeValidator(Affinity.coerce)] = None
+    """The resources of one attempt."""
+
+    affinity: AffinityOrMode = None
+    """Where the step may run. None: anywhere."""
 
     retries: Annotated[Retry | int, BeforeValidator(_to_retry)] = Retry(limit=0)
     """Attempts after the first failure; a number, or a :class:`Retry` with waits."""
@@ -231,6 +236,7 @@ class Executor(Linkable):
 
     @property
     def output(self) -> Ref:
+        """A reference to all that the step returns."""
         return Ref(step=self.name)
 
     def __getitem__(self, output: str) -> Ref:
@@ -250,6 +256,7 @@ class Executor(Linkable):
 
     @cached_property
     def references(self) -> tuple[Ref, ...]:
+        """The references to other steps' outputs in its parameters, its items and its condition."""
         return tuple(list_references([self.parameters, self.for_each, self.when]))
 
     @cached_property
@@ -259,6 +266,7 @@ class Executor(Linkable):
 
     @property
     def target(self) -> Target | None:
+        """The function of the step, and the file or module that it is in. None: it is a script."""
         return _to_target(self.function)
 
     @property
@@ -275,8 +283,10 @@ class Executor(Linkable):
 
     @property
     def retry(self) -> Retry:
+        """Its retries, also where they are given as a number."""
         return self.retries if isinstance(self.retries, Retry) else Retry(limit=self.retries)
 
     @property
     def timeout_s(self) -> float | None:
+        """Its timeout in seconds. None: it has none."""
         return None if self.timeout is None else float(self.timeout)

@@ -73,6 +73,20 @@ def as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str | tuple) else value
 
 
+def describe_choices(choices: Iterable[str]) -> dict[str, Any]:
+    """Return the JSON schema of a text that is one of these, in upper or lower case."""
+    names = list(choices)
+    patterns = (re.sub("[A-Za-z]", lambda sign: f"[{sign[0].lower()}{sign[0].upper()}]", name) for name in names)
+    return {"anyOf": [{"enum": names}, {"type": "string", "pattern": f"^({'|'.join(patterns)})$"}]}
+
+
+def describe_key(title: str, key: str, example: str) -> dict[str, Any]:
+    """Return the JSON schema of a mapping with one key, whose value is a text."""
+    properties = {key: {"type": "string", "examples": [example]}}
+    fields = {"properties": properties, "required": [key], "additionalProperties": False}
+    return {"title": title, "type": "object", **fields}
+
+
 def shorten(value: object) -> str:
     try:
         text = repr(value)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from scanflow.app.edges import Linkable
 from scanflow.app.model import Whole, as_tuple
 from scanflow.app.parameters import FrozenDict, Parameters
 from scanflow.app.quantities import Duration
-from scanflow.app.resources import Affinity, AffinityMode, Resources
+from scanflow.app.resources import Affinity, AffinityMode, AffinityOrMode, Resources
 from scanflow.app.secrets import iterate_secrets
 from scanflow.errors import InvalidError
 from scanflow.names import check_name
@@ -29,8 +29,11 @@ class MPIWorkload(Linkable):
     """An MPI program: its tasks, nodes, and the resources of each task."""
 
     kind: Literal["mpi"] = "mpi"
+    """What tells nodes apart in files."""
 
     name: Annotated[str, AfterValidator(lambda name: check_name(name, "MPI workload"))]
+    """Unique in the workflow; lower-case letters, digits and ``-``."""
+
     mainfile: str
     """The program, relative to the application's folder or an absolute path on the machines it runs on; or a YAML file
     with ``program`` and fields of the workload."""
@@ -39,6 +42,8 @@ class MPIWorkload(Linkable):
     """Arguments of the program, before those built from ``parameters``."""
 
     parameters: Parameters = Field(default_factory=FrozenDict)
+    """Arguments of the program, as ``--name value``."""
+
     n_tasks: Whole = Field(ge=1)
     """MPI processes (N_t of thesis Table 6.1), as ``mpirun -np``."""
 
@@ -54,6 +59,8 @@ class MPIWorkload(Linkable):
     (``granularity``), or a single one (``none``). A network-bound job is never split."""
 
     resources_per_task: Resources = Resources(cpu=1)
+    """The cores and memory of each MPI process."""
+
     profile: Literal["cpu", "memory", "network", "auto"] | None = None
     """The resource that limits the program's speed. ``auto``: on one machine, a run of at most 30 s before the job
     determines it. Unset: unknown, and the job is not split."""
@@ -68,6 +75,8 @@ class MPIWorkload(Linkable):
     """The timeout of the job; then it is terminated, and the ranks that were still running are reported."""
 
     image: str | None = None
+    """A container image with the program and MPI."""
+
     runtime: MPIRuntime | None = None
     """On one machine, it runs each rank in a container of ``image``, in which ``mainfile`` is a path. Unset: ranks
     are processes of the machine."""
@@ -77,7 +86,8 @@ class MPIWorkload(Linkable):
     ``scanflow-outputs`` is the claim of batch steps. Unset: files that ranks write are lost with their pods. On one
     machine it is the run's own folder."""
 
-    affinity: Annotated[Affinity | str | None, BeforeValidator(Affinity.coerce)] = None
+    affinity: AffinityOrMode = None
+    """Where the ranks may run. None: anywhere."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -101,6 +111,7 @@ class MPIWorkload(Linkable):
 
     @property
     def timeout_s(self) -> float | None:
+        """Its timeout in seconds. None: it has none."""
         return None if self.timeout is None else float(self.timeout)
 
     @property
@@ -111,4 +122,5 @@ class MPIWorkload(Linkable):
 
     @property
     def mode(self) -> AffinityMode:
+        """Where its ranks may run."""
         return self.affinity.mode if isinstance(self.affinity, Affinity) else "any"

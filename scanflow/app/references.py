@@ -8,10 +8,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NoReturn, Self
 
-from pydantic import BeforeValidator, model_serializer, model_validator
+from pydantic import BeforeValidator, GetJsonSchemaHandler, model_serializer, model_validator
+from pydantic_core import CoreSchema
 
 from scanflow.app.edges import Linkable
-from scanflow.app.model import Model, shorten
+from scanflow.app.model import Model, describe_key, shorten
 from scanflow.app.parameters import is_exact_json, to_plain
 from scanflow.errors import InvalidError
 
@@ -59,6 +60,11 @@ class Ref(Model):
                 f"The reference to {self.step!r} names no output. Write node['accuracy'], or node.output."
             )
         return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, *_: Any) -> dict[str, Any]:
+        """Return the schema of a reference in a file."""
+        return describe_key(cls.__name__, _REFERENCE_KEY, "train.accuracy")
 
     @model_serializer
     def _write(self) -> dict[str, str]:
@@ -112,6 +118,7 @@ class Ref(Model):
         return Condition(left=self, op="==", right=other)
 
     def differs(self, other: object) -> Condition:
+        """Return the condition that this value differs from ``other``."""
         return Condition(left=self, op="!=", right=other)
 
     def is_in(self, others: Sequence[object]) -> Condition:
@@ -165,8 +172,13 @@ class Condition(Model):
     """
 
     left: Ref
+    """The value that is tested."""
+
     op: Literal["==", "!=", "<", "<=", ">", ">=", "in"]
+    """The comparison. ``in``: whether the value is one of a list."""
+
     right: Annotated[Any, BeforeValidator(_check_operand)]
+    """What it is compared with: a plain value, a list for ``in``, or a reference to another value."""
 
     @model_validator(mode="before")
     @classmethod
@@ -180,6 +192,11 @@ class Condition(Model):
                 f"The condition '{self}' tests membership in {self.right!r}, which is not a list. Write a list: [...]."
             )
         return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Return the schema of a condition in a file, where it is mostly text."""
+        return {"anyOf": [{"type": "string", "examples": ["check.accuracy >= 0.9"]}, handler(schema)]}
 
     @model_serializer
     def _write(self) -> str | dict[str, Any]:

@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
-from scanflow.app.model import Model, as_tuple, shorten
+from scanflow.app.model import Model, as_tuple, describe_choices, shorten
 from scanflow.app.parameters import FrozenDict, Texts
 from scanflow.app.quantities import format_memory, parse_cpu, parse_memory
 from scanflow.errors import InvalidError, did_you_mean
@@ -88,14 +88,17 @@ class Resources(Model):
 
     @property
     def cores(self) -> float | None:
+        """Cores as a number. None: unlimited."""
         return None if self.cpu is None else float(self.cpu)
 
     @property
     def memory_bytes(self) -> int | None:
+        """Memory in bytes. None: unlimited."""
         return None if self.memory is None else parse_memory(self.memory)
 
     @property
     def gpu_memory_bytes(self) -> int | None:
+        """Memory of a GPU in bytes. None: it is not limited."""
         return None if self.gpu_memory is None else parse_memory(self.gpu_memory)
 
     @property
@@ -112,6 +115,9 @@ class Affinity(Model):
     """Where an instance may run. ``affinity="cpumem"`` is short for ``Affinity(mode="cpumem")``."""
 
     mode: AffinityMode = "any"
+    """``any``: any core. ``cpu``: cores of its own. ``cpumem``: cores of its own, and memory near them. ``cpumempin``:
+    as ``cpumem``, and each thread on one core."""
+
     node_selector: Texts = Field(default_factory=FrozenDict)
     """Labels that a Kubernetes node must carry."""
 
@@ -138,3 +144,9 @@ class Affinity(Model):
         if value.lower() not in modes:
             raise InvalidError(f"affinity {value!r} is not known.{did_you_mean(value.lower(), modes)}")
         return {"mode": value.lower()}
+
+
+_ModeInAnyCase = Annotated[str, WithJsonSchema(describe_choices(get_args(AffinityMode)))]
+AffinityOrMode: TypeAlias = Annotated[
+    Affinity | str | None, BeforeValidator(Affinity.coerce, json_schema_input_type=Affinity | _ModeInAnyCase | None)
+]

@@ -19,6 +19,9 @@ class Scaling(Model):
     """Keep ``metric`` near ``target`` by changing the number of instances between ``min`` and ``max``."""
 
     metric: ScalingMetric
+    """``rps`` (requests per second), ``p95`` (latency in seconds), ``cpu`` (share of the cores, 0 to 1), ``queue``
+    (waiting requests), ``gpu`` or ``gpu_memory`` (share, 0 to 1), each of one instance."""
+
     target: Number = Field(gt=0)
     """The value of the metric that each instance should see."""
 
@@ -26,6 +29,8 @@ class Scaling(Model):
     """The minimum number of instances. 0: none while idle; the first request starts one."""
 
     max: Whole = Field(default=1, ge=1)
+    """The maximum number of instances."""
+
     up: Number | None = Field(default=None, gt=0)
     """Above this value, instances are added. Unset: the target and its tolerance."""
 
@@ -36,6 +41,8 @@ class Scaling(Model):
     """The relative deviation from the target that causes no change, as in Kubernetes."""
 
     polling: Seconds = 15.0
+    """The interval between two looks at the metric, in seconds."""
+
     stabilization_window_s: Wait = 300.0
     """Seconds for which fewer instances must have been enough before any are removed. Instances are added at once."""
 
@@ -65,8 +72,10 @@ class Scaling(Model):
 
     @property
     def up_threshold(self) -> float:
+        """The value of the metric above which instances are added."""
         return self.target * (1 + self.tolerance) if self.up is None else self.up
 
     @property
     def down_threshold(self) -> float:
+        """The value of the metric below which instances are removed."""
         return self.target * (1 - self.tolerance) if self.down is None else self.down

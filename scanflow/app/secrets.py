@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn, Self
 
 from pydantic import BeforeValidator, model_serializer, model_validator
 
-from scanflow.app.model import Model
+from scanflow.app.model import Model, describe_key
 from scanflow.errors import InvalidError
 from scanflow.files.secret_sources import read_secret_source
 from scanflow.text.masking import SECRET_KEY
@@ -40,6 +40,11 @@ class Secret(Model):
             # What is given may be the secret itself, so that it is not repeated.
             raise InvalidError(f"sf.secret takes a reference to a secret, not the secret itself. Write {_FORMS}.")
         return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, *_: Any) -> dict[str, Any]:
+        """Return the schema of a reference in a file."""
+        return describe_key(cls.__name__, SECRET_KEY, "env:NAME")
 
     @model_serializer
     def _write(self) -> dict[str, str]:
@@ -77,6 +82,7 @@ class Secret(Model):
 
     @property
     def place(self) -> str:
+        """Where the secret is: the part of the reference after its kind."""
         return self.source.partition(":")[2]
 
 
@@ -146,5 +152,5 @@ def _to_source(value: Any) -> Any:
     return value if reference is None else reference.source
 
 
-SecretText = Annotated[str, BeforeValidator(_to_source)]
+SecretText = Annotated[str, BeforeValidator(_to_source, json_schema_input_type=str | Secret)]
 """A text that may be a reference: ``sf.secret("env:NAME")`` is kept as ``env:NAME``."""

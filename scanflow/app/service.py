@@ -5,13 +5,13 @@ from __future__ import annotations
 from types import FunctionType
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from scanflow.app.cell_classes import explain_file
 from scanflow.app.edges import Linkable
-from scanflow.app.model import Whole
+from scanflow.app.model import Whole, describe_choices
 from scanflow.app.parameters import FrozenDict, Parameters
-from scanflow.app.resources import Affinity, Resources
+from scanflow.app.resources import AffinityOrMode, Resources
 from scanflow.app.scaling import Scaling
 from scanflow.app.serving import Batching
 from scanflow.errors import InvalidError, did_you_mean
@@ -19,6 +19,7 @@ from scanflow.names import check_locator, check_model_address, check_name
 
 ServiceRole = Literal["MODEL", "TRANSFORMER", "ROUTER", "COMBINER", "OUTPUT_TRANSFORMER"]
 _ROLES: tuple[ServiceRole, ...] = get_args(ServiceRole)
+_RoleInAnyCase = Annotated[str, WithJsonSchema(describe_choices(_ROLES))]
 
 
 def _check_implementation(value: Any) -> Any:
@@ -49,9 +50,12 @@ class Service(Linkable):
     """One node of an inference graph: a Python class, or a model of the registry."""
 
     kind: Literal["service"] = "service"
+    """What tells nodes apart in files."""
 
     name: Annotated[str, AfterValidator(lambda name: check_name(name, "service"))]
-    role: Annotated[ServiceRole, BeforeValidator(_check_role)] = "MODEL"
+    """Unique in the workflow; lower-case letters, digits and ``-``."""
+
+    role: Annotated[ServiceRole, BeforeValidator(_check_role, json_schema_input_type=_RoleInAnyCase)] = "MODEL"
     """The node's role in the graph, in Seldon's terms."""
 
     implementation: Annotated[
@@ -75,7 +79,7 @@ class Service(Linkable):
     resources: Resources = Resources()
     """The resources of one instance. Those of a graph's nodes are added, since an instance contains all of them."""
 
-    affinity: Annotated[Affinity | str | None, BeforeValidator(Affinity.coerce)] = None
+    affinity: AffinityOrMode = None
     """Where an instance may run. None: anywhere. The strictest affinity of a graph's nodes applies."""
 
     instances: Whole = Field(default=1, ge=0)

@@ -35,6 +35,8 @@ class Batching(Model):
     """Dynamic batching: answer queued requests in one call."""
 
     max_size: Whole = Field(ge=1)
+    """The most requests that are answered in one call."""
+
     max_delay: Wait = 0.0
     """Seconds that a request waits for others. 0: it joins only requests that are already queued."""
 
@@ -80,6 +82,8 @@ class Serving(Model):
     them again. Not for services that only try a version out."""
 
     env: Variables = Field(default_factory=FrozenDict)
+    """Environment variables of the instances: texts, or references to secrets."""
+
     auth: SecretText | None = None
     """A reference to the bearer token that requests must carry: ``sf.secret("env:NAME")``, or ``file:``. Unset:
     requests need no token."""
@@ -108,4 +112,5 @@ class Serving(Model):
 
     @property
     def max_request_bytes(self) -> int:
+        """The largest body of a request, in bytes."""
         return parse_memory(self.max_request, least=1)

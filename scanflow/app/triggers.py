@@ -159,7 +159,15 @@ AnyOf.model_rebuild()
 def every(
     *, seconds: float = 0, minutes: float = 0, hours: float = 0, days: float = 0, jitter: float = 0.0
 ) -> Interval:
-    """Return a trigger that fires at this interval: ``every(hours=1)``."""
+    """Return a trigger that fires at this interval: ``every(hours=1)``.
+
+    Args:
+        seconds: Seconds of the interval. The whole interval is the sum of all four, and at least 0.01 s.
+        minutes: Minutes of the interval.
+        hours: Hours of the interval.
+        days: Days of the interval.
+        jitter: Each firing is delayed by a random number of seconds up to this, so that agents do not fire together.
+    """
     amounts: Mapping[str, tuple[Any, int]] = {
         "seconds": (seconds, 1),
         "minutes": (minutes, 60),
@@ -175,12 +183,24 @@ def every(
 
 
 def at(when: datetime) -> Date:
-    """Return a trigger that fires once, at ``when`` (which must have a time zone)."""
+    """Return a trigger that fires once, at ``when``.
+
+    Args:
+        when: The time, with a time zone: ``datetime(2026, 1, 31, 6, tzinfo=UTC)``.
+    """
     return Date(when=when)
 
 
 def cron(expression: str, *, timezone: str = "UTC") -> Cron:
-    """Return a trigger that fires when the time matches: ``cron("0 * * * *")`` is every full hour."""
+    """Return a trigger that fires when the time matches: ``cron("0 * * * *")`` is every full hour.
+
+    When clocks are put forward, a time in the hour that they skip comes at once. When they are put back, the first of
+    two equal times counts, unless the expression has every hour.
+
+    Args:
+        expression: Minute, hour, day, month and weekday, as UNIX cron reads them.
+        timezone: The time zone of the expression: ``Europe/Madrid``.
+    """
     return Cron(expression=expression, timezone=timezone)
 
 
@@ -190,17 +210,32 @@ def on_call() -> CallReceive:
 
 
 def on_event(type: str, **match: Any) -> EventTrigger:
-    """Return a trigger that fires on an event of this type: ``on_event("run.failed", workflow="training")``."""
+    """Return a trigger that fires on an event of this type: ``on_event("run.failed", workflow="training")``.
+
+    An agent gets the events of its own application, and those of another one if ``app`` names it.
+
+    Args:
+        type: The type of the event.
+        match: Values that the event must have in its data, or as its ``app`` or ``subject``.
+    """
     return EventTrigger(type=type, match=match)
 
 
 def all_of(*triggers: Trigger) -> AllOf:
-    """Return a trigger that fires once each of ``triggers`` has fired."""
+    """Return a trigger that fires once each of ``triggers`` has fired.
+
+    Args:
+        triggers: The triggers, one or more. They may be nested, up to 20 deep.
+    """
     return AllOf(triggers=triggers)
 
 
 def any_of(*triggers: Trigger) -> AnyOf:
-    """Return a trigger that fires when one of ``triggers`` does."""
+    """Return a trigger that fires when one of ``triggers`` does.
+
+    Args:
+        triggers: The triggers, one or more. They may be nested, up to 20 deep.
+    """
     return AnyOf(triggers=triggers)
 
 

@@ -68,11 +68,21 @@ class Workflow(Model):
     """A validated graph: no cycle, no unknown or duplicate name, no node of another kind."""
 
     name: Annotated[str, AfterValidator(lambda name: check_name(name, "workflow"))]
+    """Unique in the application; lower-case letters, digits and ``-``. A service has the name of its workflow."""
+
     nodes: Annotated[Sequence[Node], BeforeValidator(_check_nodes_bound), AfterValidator(as_tuple), Field(min_length=1)]
-    edges: Annotated[Sequence[Dependency | Chain] | Chain, BeforeValidator(_flatten), AfterValidator(as_tuple)] = ()
+    """Its steps, services or MPI programs."""
+
+    edges: Annotated[
+        Sequence[Dependency | Chain] | Chain,
+        BeforeValidator(_flatten, json_schema_input_type=Sequence[Dependency]),
+        AfterValidator(as_tuple),
+    ] = ()
     """Order beyond what references imply: ``load >> [cnn1, cnn2] >> best``, or a list of ``sf.Dependency``."""
 
     type: WorkflowType = "batch"
+    """``batch``: steps that run to an end. ``online``: a service. ``mpi``: MPI programs."""
+
     output_dir: str = "/workflow"
     """The path of the run's outputs in steps: ``<output_dir>/<step>/...``. A backend mounts its storage there."""
 
@@ -137,10 +147,12 @@ class Workflow(Model):
 
     @property
     def dependencies(self) -> tuple[Dependency, ...]:
+        """Its edges, without those that references imply."""
         return tuple(edge for edge in self.edges if isinstance(edge, Dependency))
 
     @cached_property
     def by_name(self) -> Mapping[str, Executor | Service | MPIWorkload]:
+        """Its nodes by their names."""
         return {node.name: node for node in self.nodes}
 
     @cached_property
@@ -157,14 +169,17 @@ class Workflow(Model):
 
     @cached_property
     def levels(self) -> tuple[tuple[str, ...], ...]:
+        """The names of its nodes in the order of execution: those of one level may run at once."""
         return compute_levels(self.parents)
 
     @property
     def steps(self) -> tuple[Executor, ...]:
+        """Its steps: nodes of a batch workflow."""
         return tuple(node for node in self.nodes if isinstance(node, Executor))
 
     @property
     def services(self) -> tuple[Service, ...]:
+        """Its services: nodes of an online workflow."""
         return tuple(node for node in self.nodes if isinstance(node, Service))
 
     def node(self, name: str) -> Executor | Service | MPIWorkload:

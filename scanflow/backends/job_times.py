@@ -19,11 +19,23 @@ class JobTimes:
     """One job. Times are seconds since the epoch."""
 
     run: str
+    """The name of the run."""
+
     job: str
+    """The name of the MPI workload."""
+
     state: RunState
+    """The state of the run."""
+
     ranks: int
+    """The number of its ranks."""
+
     nodes: tuple[str, ...]
+    """The names of its machines."""
+
     submitted: float
+    """When the run was created."""
+
     began: float | None
     """When ``mpirun`` started, in the last attempt. None: it is queued, or never started."""
 
@@ -31,6 +43,7 @@ class JobTimes:
     """None: it has not ended."""
 
     now: float
+    """The time of this record."""
 
     @property
     def waiting_s(self) -> float:
@@ -53,6 +66,8 @@ class JobTotals:
     """Totals over several jobs."""
 
     jobs: int
+    """The number of jobs."""
+
     makespan_s: float
     """From first submission to last end."""
 

@@ -49,6 +49,8 @@ class RunRequest:
     """The file of ``app``, which is read again when the run is resumed."""
 
     run: str | None = None
+    """A run to continue, or whose step is run again. None: a new run."""
+
     step: str | None = None
     """``train``, or ``train.3`` for one task of a fan-out."""
 
@@ -98,7 +100,11 @@ class TaskLog(NamedTuple):
     """Identifies the log of a task."""
 
     run: str
+    """The name of the run."""
+
     task: str
+    """The task: ``train``, or ``train.3`` of a fan-out."""
+
     stream: Stream = "stdout"
     """``both``: interleaved."""
 
@@ -110,6 +116,8 @@ class InstanceLogs(NamedTuple):
     """Identifies the logs of a service's instances."""
 
     service: str
+    """The name of the service."""
+
     instance: str | None = None
     """None: all."""
 

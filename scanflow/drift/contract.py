@@ -61,7 +61,11 @@ class DetectionOutputs(_Outputs):
     """The result of a detection on a window of new predictions."""
 
     drifted: Annotated[bool, BeforeValidator(_check_truth)]
+    """Whether the data has drifted."""
+
     n_newdata: Count | None = None
+    """The number of new predictions. None: unknown."""
+
     n_samples: Count | None = None
     """How many of the new predictions were compared: those that repeat a picture are left out. None: all."""
 
@@ -72,9 +76,17 @@ class DetectionOutputs(_Outputs):
     """Number of samples to be labelled, including those for evaluation."""
 
     n_evaluation: Count = 0
+    """Number of samples to be labelled for the evaluation of models."""
+
     statistic: Finite | None = None
+    """The statistic of the test. None: it has none."""
+
     threshold: Finite | None = None
+    """The statistic above which data has drifted. None: it has none."""
+
     p_value: Finite | None = None
+    """The p-value of the test. None: it has none."""
+
     columns: Annotated[tuple[Mapping[str, Any], ...], BeforeValidator(_check_columns)] = ()
     """The columns that drifted, worst first: ``name, test, statistic, p, effect, reference, current``."""
 
@@ -98,11 +110,22 @@ class TrainingOutputs(_Outputs):
     """The result of a training: a challenger compared with the champion."""
 
     version: Count
+    """The challenger's version in the registry."""
+
     champion_version: Count
+    """The version that it was compared with."""
+
     labels: _Text = None
+    """The tracked run with the labels that it was trained on. None: unknown."""
+
     champion_accuracy: Finite
+    """The champion's accuracy on the points for evaluation, 0 to 1."""
+
     challenger_accuracy: Finite
+    """The challenger's accuracy on the points for evaluation, 0 to 1."""
+
     slices: Annotated[tuple[Slice, ...], Field(min_length=1)]
+    """The comparison on each slice of the data."""
 
 
 def parse_detection_outputs(outputs: Mapping[str, Any]) -> DetectionOutputs:

@@ -32,9 +32,16 @@ class Accuracy:
     """A share of correct answers, measured or estimated, with its confidence interval."""
 
     value: float
+    """The accuracy, 0 to 1."""
+
     low: float
+    """The lower bound of its confidence interval."""
+
     high: float
+    """The upper bound of its confidence interval."""
+
     n: int
+    """The number of points."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

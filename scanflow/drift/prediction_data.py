@@ -39,6 +39,8 @@ _MAX_NAMED = 3
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PredictionData:
+    """Recorded predictions as arrays, and the predictions that could not be read."""
+
     x: Samples
     """n samples: the inputs sent to the service."""
 

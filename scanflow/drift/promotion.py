@@ -48,7 +48,11 @@ class PromotionDecision:
     """The decision about a challenger, and its reason."""
 
     verdict: Verdict
+    """Whether to promote, to reject, to wait for more labels, or to ask a person."""
+
     reason: str
+    """Why, as a sentence."""
+
     level: float
     """The level of this evaluation, one-sided; ``low`` and ``high`` are each wrong with this probability."""
 
@@ -56,7 +60,11 @@ class PromotionDecision:
     """The additional share of the expected traffic that the challenger answers correctly, -1 to 1."""
 
     low: float
+    """The lower bound of the gain."""
+
     high: float
+    """The upper bound of the gain."""
+
     n: int
     """Number of points of the current window."""
 
@@ -64,6 +72,8 @@ class PromotionDecision:
     """The p-value of the current window: see :attr:`Slice.p`."""
 
     slices: tuple[Slice, ...]
+    """The comparison on each slice of the data."""
+
     traffic: Mapping[str, float]
     """The share of each slice in the expected traffic."""
 
@@ -100,16 +110,32 @@ class PromotionEvidence(Model):
     model_config = ConfigDict(extra="allow")
 
     verdict: Verdict
+    """Whether to promote, to reject, to wait for more labels, or to ask a person."""
+
     reason: str
+    """Why, as a sentence."""
+
     slices: tuple[SliceEvidence, ...] = ()
+    """The comparison on each slice of the data."""
+
     traffic: Mapping[str, float] = Field(default_factory=dict)
+    """The share of each slice in the expected traffic."""
+
     gain: float | None = None
     """None: nothing could be compared."""
 
     low: float | None = None
+    """The lower bound of the gain."""
+
     high: float | None = None
+    """The upper bound of the gain."""
+
     n: int = 0
+    """Number of points of the current window."""
+
     needed: int = 0
+    """About how many more labelled points a waiting challenger needs."""
+
     run: str = ""
     """The run that compared the models."""
 
@@ -117,6 +143,8 @@ class PromotionEvidence(Model):
     """The challenger's; None: unknown."""
 
     champion: int | None = None
+    """The version that it was compared with. None: unknown."""
+
     n_labelled: int = 0
     """The number of evaluation points that were labelled by then."""
 

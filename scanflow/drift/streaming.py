@@ -54,6 +54,7 @@ class PageHinkley:
         self._count, self._mean, self._sum, self._lowest = 0, 0.0, 0.0, 0.0
 
     def update(self, value: float) -> bool:
+        """Process a number; return whether the stream has changed."""
         self._count += 1
         self._mean += (value - self._mean) / self._count
         self._sum += value - self._mean - self._delta
@@ -91,6 +92,7 @@ class ADWIN:
         return sum(total for row in self._rows for total, _ in row) / max(self.width, 1)
 
     def update(self, value: float) -> bool:
+        """Process a number; return whether the stream has changed."""
         self._seen += 1
         self._rows[0].append((value, 0.0))
         for at, row in enumerate(self._rows):
@@ -156,6 +158,7 @@ class KSWIN:
         self._values: deque[float] = deque(maxlen=window)
 
     def update(self, value: float) -> bool:
+        """Process a number; return whether the stream has changed."""
         self._values.append(value)
         self._seen += 1
         if self._seen % self._every or len(self._values) < max(self.MIN_VALUES, 3 * self._newest[0]):
@@ -213,6 +216,7 @@ class ScaledStream:
         self._sum, self._count = 0.0, 0
 
     def update(self, value: float) -> bool:
+        """Process a number; return whether the stream has changed."""
         self._sum, self._count = self._sum + value, self._count + 1
         if self._scale is not None:
             return self._update_scaled(value)

@@ -46,6 +46,11 @@ class ImageSettings(BaseModel):
         return self.model_copy(update={name: value for name, value in changes.items() if value is not None})
 
     @classmethod
+    def name_variables(cls) -> dict[str, str]:
+        """Return the environment variable of each field."""
+        return dict(_VARIABLES)
+
+    @classmethod
     def from_environment(
         cls, environ: Mapping[str, str] | None = None, *, options: Mapping[str, str] | None = None
     ) -> Self:
@@ -54,4 +59,4 @@ class ImageSettings(BaseModel):
         A client's backend ``options``, by the backend's field names, take precedence.
         """
         chosen = {field: (options or {}).get(name) for field, name in _OPTIONS.items()}
-        return read_settings(cls, _VARIABLES, environ, given=chosen)
+        return read_settings(cls, cls.name_variables(), environ, given=chosen)

@@ -19,7 +19,7 @@ Sharing = Literal["exclusive", "mig", "mps", "time slicing"]
 """How a device is given: to one; a part that it was cut into; with bounds that NVIDIA's Multi-Process Service holds; or
 in turns, with a bound of memory that is watched."""
 
-_ROUNDING = 1e-6
+ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +181,7 @@ def _choose(
     if len(free) < demand.count:
         return f"{len(free)} of {demand.count} free; {'; '.join(reasons)}" if demand.count > 1 else "; ".join(reasons)
     chosen = _sort_near(free, near, demand.count)[: demand.count]
-    return tuple(_build_grant(device) for device in sorted(chosen, key=lambda device: device.number))
+    return tuple(build_device_grant(device) for device in sorted(chosen, key=lambda device: device.number))
 
 
 def _choose_copies(
@@ -202,7 +202,7 @@ def _choose_copies(
     return tuple(chosen)
 
 
-def _build_grant(device: Device, **changes: Any) -> DeviceGrant:
+def build_device_grant(device: Device, **changes: Any) -> DeviceGrant:
     """Return the grant of a whole device, or with ``changes`` of a part or share of it."""
     grant = DeviceGrant(
         uuid=device.uuid,
@@ -273,7 +273,7 @@ def describe_use(
         return f"{held}; {why}" if held else why
     if own:
         share = sum(claim.share for claim in own)
-        part = f"{share:.3g} of " if share < 1 - _ROUNDING else ""
+        part = f"{share:.3g} of " if share < 1 - ROUNDING else ""
         return f"{part}GPU {device.number} is granted to {_format_owners(own)}"
     return _describe_foreign(device.number, device.processes, is_foreign, inventory)
 
@@ -356,8 +356,8 @@ def _choose_part(
                 continue
             foreign = _describe_foreign(device.number, part.processes, is_foreign, inventory)
             if part.uuid not in claimed and not foreign:
-                name = f"{device.name} {profile}"
-                return (_build_grant(device, uuid=part.uuid, name=name, sharing="mig", memory_bytes=part.memory_bytes),)
+                changes = {"name": f"{device.name} {profile}", "memory_bytes": part.memory_bytes}
+                return (build_device_grant(device, uuid=part.uuid, sharing="mig", **changes),)
             reasons += [foreign] if foreign else []
     owners = _format_owners([claim for claim in claims if claim.sharing == "mig"])
     return "; ".join([*reasons, *([f"the others of {profile} are granted to {owners}"] if owners else [])])
@@ -381,12 +381,12 @@ def _choose_share(
             reasons.append(foreign)
         elif (own and own[0].sharing != sharing) or sum(
             claim.share for claim in own
-        ) + demand.share > 1 + _ROUNDING:  # the service was started or ended meanwhile
+        ) + demand.share > 1 + ROUNDING:  # the service was started or ended meanwhile
             reasons.append(describe_use(device, claims, is_foreign, inventory))
         elif device.memory_bytes is not None and (memory or 0) > (free := device.memory_bytes - _sum_memory(own)):
             reasons.append(f"GPU {device.number}: the shares of {_format_owners(own)} leave {format_bytes(free)}")
         else:
-            grant = _build_grant(device, sharing=sharing, share=demand.share, memory_bytes=memory)
+            grant = build_device_grant(device, sharing=sharing, share=demand.share, memory_bytes=memory)
             fitting.append((sum(claim.share for claim in own), grant))
     if not fitting:
         return "; ".join(reasons)

@@ -6,10 +6,16 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from scanflow.accelerators.accelerator_port import Device, DeviceProcess, Inventory
-from scanflow.placement.device_grants import DeviceDemand, DeviceGrant, choose_devices, describe_use
+from scanflow.placement.device_grants import (
+    ROUNDING,
+    DeviceDemand,
+    DeviceGrant,
+    build_device_grant,
+    choose_devices,
+    describe_use,
+)
 
 IsForeign = Callable[[DeviceProcess], bool]
-_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,17 +97,10 @@ def _build_rest(
 ) -> DeviceGrant | None:
     """Return a grant of what is free of a device; None: nothing."""
     if not describe_use(device, claims, is_foreign, inventory):
-        return DeviceGrant(uuid=device.uuid, device=device.uuid, number=device.number)
+        return build_device_grant(device)
     own = [claim for claim in claims if claim.device == device.uuid]
     share = 1 - _sum_shares(device, claims)
-    if not own or share < _ROUNDING:
+    if not own or share < ROUNDING:
         return None
     memory = None if device.memory_bytes is None else device.memory_bytes - sum(it.memory_bytes or 0 for it in own)
-    return DeviceGrant(
-        uuid=device.uuid,
-        device=device.uuid,
-        number=device.number,
-        sharing=own[0].sharing,
-        share=share,
-        memory_bytes=memory,
-    )
+    return build_device_grant(device, sharing=own[0].sharing, share=share, memory_bytes=memory)

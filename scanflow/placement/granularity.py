@@ -23,7 +23,11 @@ class BudgetShare:
     """The share of one instance: R and T of equation 4.1. None: the budget has no such amount."""
 
     cores: float
+    """Cores of one instance."""
+
     memory_bytes: int | None = None
+    """Memory of one instance, in bytes."""
+
     inter: int | None = None
     """Threads that run separate operations in parallel."""
 

@@ -26,7 +26,11 @@ __all__ = ["Grant", "place"]
 
 @dataclass(frozen=True, slots=True)
 class Grant:
+    """The CPUs and NUMA nodes that one instance may use."""
+
     cpus: tuple[int, ...]
+    """The numbers of its CPUs."""
+
     memory_nodes: tuple[int, ...]
     """The NUMA nodes whose memory it uses."""
 

@@ -36,16 +36,27 @@ Cpus = Annotated[tuple[int, ...], BeforeValidator(_as_cpus), PlainSerializer(for
 
 
 class Cache(Model):
+    """A cache of the processor, and the CPUs that share it."""
+
     level: Whole = Field(ge=1, le=9)
+    """1 to 9; 1 is next to the core."""
+
     cpus: Cpus = Field(min_length=1)
+    """The CPUs that share it."""
+
     size_bytes: Whole | None = Field(default=None, ge=0)
+    """Its size. None: unknown."""
 
 
 class Core(Model):
+    """A physical core."""
+
     cpus: Cpus = Field(min_length=1)
     """Its CPUs that are online: one, or with SMT its siblings."""
 
     socket: Whole = Field(default=0, ge=0)
+    """The number of its socket."""
+
     tier: Whole = Field(default=0, ge=0)
     """0: the fastest cores of this machine; 1: the next, such as the efficiency cores of a hybrid machine."""
 
@@ -54,7 +65,11 @@ class NumaNode(Model):
     """Memory and the CPUs near it; one of the two may be missing."""
 
     id: Whole = Field(default=0, ge=0)
+    """Its number."""
+
     cpus: Cpus = ()
+    """The CPUs near it."""
+
     memory_bytes: Whole | None = Field(default=None, ge=0)
     """None: unknown."""
 
@@ -63,11 +78,23 @@ class NumaNode(Model):
 
 
 class Topology(Model):
+    """A machine: its cores, caches, NUMA nodes, and what of it this process may use."""
+
     title: str = ""
+    """A name for people."""
+
     cores: Annotated[tuple[Core, ...], BeforeValidator(as_tuple)]
+    """The physical cores."""
+
     nodes: Annotated[tuple[NumaNode, ...], BeforeValidator(as_tuple)]
+    """The NUMA nodes."""
+
     caches: Annotated[tuple[Cache, ...], BeforeValidator(as_tuple)] = ()
+    """The caches, of all levels."""
+
     offline: Cpus = ()
+    """CPUs that are switched off."""
+
     allowed: Cpus | None = None
     """CPUs that this process may run on: affinity mask and cpuset. None: all."""
 
@@ -78,6 +105,7 @@ class Topology(Model):
     """Nodes whose memory this process may use. None: all."""
 
     memory_limit_bytes: Whole | None = Field(default=None, gt=0)
+    """The most memory that this process may use. None: no limit."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -101,10 +129,12 @@ class Topology(Model):
 
     @cached_property
     def cpus(self) -> tuple[int, ...]:
+        """The CPUs that are online, sorted."""
         return tuple(sorted(cpu for core in self.cores for cpu in core.cpus))
 
     @cached_property
     def effective_cpus(self) -> tuple[int, ...]:
+        """The CPUs that this process may run on, sorted."""
         return self.cpus if self.allowed is None else tuple(cpu for cpu in self.cpus if cpu in set(self.allowed))
 
     @property
@@ -115,6 +145,7 @@ class Topology(Model):
 
     @cached_property
     def sockets(self) -> tuple[int, ...]:
+        """The numbers of the sockets, sorted."""
         return tuple(sorted({core.socket for core in self.cores}))
 
     @cached_property
@@ -124,14 +155,17 @@ class Topology(Model):
 
     @cached_property
     def core_of(self) -> Mapping[int, Core]:
+        """The core of each CPU."""
         return {cpu: core for core in self.cores for cpu in core.cpus}
 
     @cached_property
     def node_of(self) -> Mapping[int, NumaNode]:
+        """The NUMA node of each CPU."""
         return {cpu: node for node in self.nodes for cpu in node.cpus}
 
     @property
     def threads_per_core(self) -> int:
+        """The most CPUs that a core has."""
         return max(len(core.cpus) for core in self.cores)
 
     def cache_group(self, cpu: int, level: int) -> int | None:

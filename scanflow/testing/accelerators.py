@@ -54,6 +54,7 @@ class FakeAccelerators:
         )
 
     def read(self) -> Inventory:
+        """Return the inventory that was handed in."""
         return self.inventory
 
     def change(self, number: int, **fields: object) -> None:

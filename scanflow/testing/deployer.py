@@ -167,12 +167,14 @@ class RunsContract:
 
     @pytest.fixture
     def source(self, tmp_path: Path) -> Path:
+        """The file of the application that the tests run."""
         path = tmp_path / "contract_app.py"
         path.write_text(APP, encoding="utf-8")
         return path
 
     @pytest.fixture
     def app(self, source: Path) -> Application:
+        """The application that the tests run."""
         from scanflow.application_loading import load_application
 
         return load_application(str(source))[0]

@@ -51,9 +51,16 @@ class ApiCall(NamedTuple):
     """A recorded call of the cluster."""
 
     verb: Verb
+    """The method that was called."""
+
     kind: str
+    """The kind of the object."""
+
     namespace: str | None
+    """The namespace of the object. None: it has none."""
+
     name: str | None
+    """The name of the object. None: all."""
 
 
 class MemoryCluster(Cluster):

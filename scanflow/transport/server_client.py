@@ -99,12 +99,15 @@ class ServerClient:
         return self._request("POST", path, body={} if body is None else body, key=key)
 
     def patch(self, path: str, body: Any, *, key: str | None = None) -> Any:
+        """Send a PATCH request with a JSON body, and return the response's JSON."""
         return self._request("PATCH", path, body=body, key=key)
 
     def put(self, path: str, body: Any) -> Any:
+        """Send a PUT request with a JSON body, and return the response's JSON."""
         return self._request("PUT", path, body=body)
 
     def delete(self, path: str, *, key: str | None = None) -> Any:
+        """Send a DELETE request, and return the response's JSON."""
         return self._request("DELETE", path, key=key)
 
     def is_ready(self, *, timeout_s: float = 1.0) -> tuple[bool, str]:
@@ -166,6 +169,7 @@ class ServerClient:
                     reopened()
 
     def close(self) -> None:
+        """Close the connections to the server."""
         self._finalizer()
 
     def _request(
@@ -312,6 +316,7 @@ def fetch_json(url: str, *, timeout_s: float = 2.0) -> Any:
 
 
 def is_reachable(url: str, *, timeout_s: float = 1.0) -> bool:
+    """Return whether something answers at an address with a status of success, within ``timeout_s`` seconds."""
     try:
         return httpx2.get(url, timeout=timeout_s, **build_trust_options(url)).is_success
     except httpx2.HTTPError:

@@ -31,6 +31,8 @@ class PredictionResponse:
     """The prediction of a service."""
 
     outputs: Mapping[str, NDArray[Any]]
+    """The arrays by name; the first axis is the rows of the request."""
+
     instance: str | None
     """The instance that answered."""
 
@@ -43,6 +45,8 @@ class Reply:
     """A raw response."""
 
     content: bytes
+    """The body."""
+
     headers: Mapping[str, str]
     """The names are in lower case."""
 
@@ -93,12 +97,7 @@ class HttpServiceClient(Closing):
         """
         body, headers = encode_request(as_arrays(inputs, dtype=dtype), binary=binary)
         at_version = "" if version is None else f"/versions/{quote(version, safe='')}"
-        reply = self.post(f"/v2/models/{quote(model, safe='')}{at_version}/infer", body, headers)
-        return PredictionResponse(
-            outputs=decode_answer(reply.content, reply.headers.get("inference-header-content-length")),
-            instance=reply.headers.get("x-scanflow-instance"),
-            revision=reply.headers.get("x-scanflow-revision"),
-        )
+        return read_response(self.post(f"/v2/models/{quote(model, safe='')}{at_version}/infer", body, headers))
 
     def seldon(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Return the answer to a message of Seldon's protocol, such as ``{"data": {"ndarray": [[1, 2]]}}``."""
@@ -115,6 +114,7 @@ class HttpServiceClient(Closing):
         return self._send("POST", path, body, headers)
 
     def close(self) -> None:
+        """Close the connections to the service."""
         self._client.close()
 
     def _send(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Reply:
@@ -157,6 +157,15 @@ class HttpServiceClient(Closing):
     @property
     def _look(self) -> str:
         return "scanflow services" if self._name is None else f"scanflow services {self._name}"
+
+
+def read_response(reply: Reply) -> PredictionResponse:
+    """Return the prediction of a reply in the Open Inference Protocol."""
+    return PredictionResponse(
+        outputs=decode_answer(reply.content, reply.headers.get("inference-header-content-length")),
+        instance=reply.headers.get("x-scanflow-instance"),
+        revision=reply.headers.get("x-scanflow-revision"),
+    )
 
 
 def _is_busy(reply: httpx2.Response) -> bool:

@@ -15,6 +15,8 @@ class Message:
     """One event of a stream."""
 
     data: str
+    """Its text."""
+
     event: str = "message"
     """Its type; ``message`` if the server names none."""
 

@@ -30,7 +30,7 @@ class ServerSettings(BaseModel):
     loopback it requires TLS."""
 
     port: int = Field(default=PORT, ge=0, le=65535)
-    """``SCANFLOW_SERVER_PORT``. 0: any free port; the log shows it."""
+    """``SCANFLOW_SERVER_PORT``: the port to listen on. 0: any free port; the log shows it."""
 
     token: SecretStr | None = None
     """``SCANFLOW_SERVER_TOKEN``: the token of the home. Unset: the existing one, else a random one."""
@@ -47,8 +47,8 @@ class ServerSettings(BaseModel):
     ``namespace/name`` on a cluster. Unset: it acts at once."""
 
     name: str = Field(default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}", min_length=1)
-    """``SCANFLOW_SERVER_NAME``: the name of this server as holder of a lease; its pod's name on a cluster. Unset: host
-    name and process id."""
+    """``SCANFLOW_SERVER_NAME``: the name of this server as holder of a lease; its pod's name on a cluster. Default:
+    host name and process id."""
 
     tls_cert: Path | None = None
     """``SCANFLOW_TLS_CERT``: a file with the server's certificate and its chain, in PEM. Unset: plain HTTP, only on
@@ -80,7 +80,8 @@ class ServerSettings(BaseModel):
     ``postgresql://user:password@host/database``. A database belongs to one home. Unset: a SQLite file inside it."""
 
     max_runs: int = Field(default_factory=lambda: max(4, 2 * (os.cpu_count() or 1)), ge=1)
-    """``SCANFLOW_MAX_RUNS``: the most runs driven at once; more wait. Each takes a process of 60 MB."""
+    """``SCANFLOW_MAX_RUNS``: the most runs driven at once; more wait. Each takes a process of 60 MB. Default:
+    twice the cores, but 4 at least."""
 
     max_streams: int = Field(default=256, ge=1)
     """``SCANFLOW_MAX_STREAMS``: the most streamed responses at once: events, logs, progress. Each agent with event
@@ -123,14 +124,18 @@ class ServerSettings(BaseModel):
     """``SCANFLOW_KEEP_AUDIT_DAYS``: how long the audit log is kept, in days. 0: forever. A year: audits are yearly."""
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:
-        """Read the settings from ``environ`` (default: this process' own)."""
+    def name_variables(cls) -> dict[str, str]:
+        """Return the environment variable of each field but those that have variables of their own."""
         variables = list_variables(cls, "SCANFLOW_")
         variables |= {field: f"SCANFLOW_SERVER_{field.upper()}" for field in ("host", "lease", "name", "port", "token")}
-        del variables["sign_in"]
+        return {field: name for field, name in variables.items() if field not in {"library", "sign_in"}}
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:
+        """Read the settings from ``environ`` (default: this process' own)."""
         sign_in = SignInSettings.from_environment(os.environ if environ is None else environ)
         given = {"library": Settings.from_environment(environ), "sign_in": sign_in}
-        return read_settings(cls, variables, environ, given=given)
+        return read_settings(cls, cls.name_variables(), environ, given=given)
 
     def check_exposure(self) -> None:
         """Refuse to listen beyond loopback without TLS."""

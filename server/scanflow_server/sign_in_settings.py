@@ -110,13 +110,18 @@ class SignInSettings(BaseModel):
         return self.label or urlsplit(self.issuer).netloc
 
     @classmethod
+    def name_variables(cls) -> dict[str, str]:
+        """Return the environment variable of each field."""
+        return list_variables(cls, PREFIX)
+
+    @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Self | None:
         """Read the settings; None: people sign in with tokens alone.
 
         Raises:
             UsageError: a variable is missing or invalid; the message says which.
         """
-        variables = list_variables(cls, PREFIX)
+        variables = cls.name_variables()
         present = [name for name in variables.values() if environ.get(name)]
         if not present:
             return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -33,23 +33,44 @@ _CUSTOM: Final = "scanflow_custom_"
 _CUSTOM_KINDS: Final = {"COUNTER": "counter", "GAUGE": "gauge", "TIMER": "histogram"}
 _SUFFIXES: Final = ("_total", "_bucket", "_sum", "_count")
 
-_FAMILIES: Final = {
-    "scanflow_requests": ("counter", "Requests answered."),
-    "scanflow_request_seconds": ("histogram", "From a request's head to its response."),
-    "scanflow_node_seconds": ("histogram", "One call of a node's component."),
-    "scanflow_node_errors": ("counter", "Calls of a node's component that raised."),
-    "scanflow_batch_rows": ("histogram", "Rows in one call."),
-    "scanflow_refused": ("counter", "Requests refused before any processing."),
-    "scanflow_shadow": ("counter", "A shadow's responses, compared with those that clients got."),
-    "scanflow_in_flight": ("gauge", "Requests that wait or run."),
-    "scanflow_waiting": ("gauge", "Requests that wait."),
-    "scanflow_recorded": ("counter", "Predictions recorded."),
-    "scanflow_dropped": ("counter", "Predictions that should have been recorded, but were not."),
-    "scanflow_gpu_busy_share": ("gauge", "Share of the last minute in which a GPU of the service computed."),
-    "scanflow_gpu_memory_bytes": ("gauge", "What the service holds of the memory of a GPU."),
-    "scanflow_gpu_power_watts": ("gauge", "Power that a GPU of the service takes, in the mean of the last minute."),
+
+class Family(NamedTuple):
+    """A metric family."""
+
+    kind: str
+    """``counter``, ``gauge`` or ``histogram``."""
+
+    documentation: str
+    labels: tuple[str, ...] = ()
+    """Its labels besides ``service``."""
+
+
+FAMILIES: Final[Mapping[str, Family]] = {
+    "scanflow_requests": Family("counter", "Requests answered.", ("revision", "code")),
+    "scanflow_request_seconds": Family("histogram", "From a request's head to its response.", ("revision",)),
+    "scanflow_node_seconds": Family("histogram", "One call of a node's component.", ("revision", "node")),
+    "scanflow_node_errors": Family("counter", "Calls of a node's component that raised.", ("revision", "node")),
+    "scanflow_batch_rows": Family("histogram", "Rows in one call.", ("revision", "node")),
+    "scanflow_refused": Family("counter", "Requests refused before any processing.", ("reason",)),
+    "scanflow_shadow": Family(
+        "counter", "A shadow's responses, compared with those that clients got.", ("revision", "outcome")
+    ),
+    "scanflow_in_flight": Family("gauge", "Requests that wait or run."),
+    "scanflow_waiting": Family("gauge", "Requests that wait."),
+    "scanflow_recorded": Family("counter", "Predictions recorded."),
+    "scanflow_dropped": Family("counter", "Predictions that should have been recorded, but were not."),
+    "scanflow_gpu_busy_share": Family(
+        "gauge", "Share of the last minute in which a GPU of the service computed.", ("uuid",)
+    ),
+    "scanflow_gpu_memory_bytes": Family("gauge", "What the service holds of the memory of a GPU.", ("uuid",)),
+    "scanflow_gpu_power_watts": Family(
+        "gauge", "Power that a GPU of the service takes, in the mean of the last minute.", ("uuid",)
+    ),
 }
-"""Kind and documentation of each metric family."""
+CUSTOM: Final = Family("untyped", "Reported by a component.", ("revision", "node"))
+"""Families ``scanflow_custom_NAME``: their kinds are as the component says."""
+
+_FOREIGN: Final = Family("untyped", "Of another instance.")
 
 
 class _Number(Struct, eq=False):
@@ -113,7 +134,7 @@ class RevisionMetrics:
 class Metrics:
     def __init__(self, service: str) -> None:
         self._service = service
-        self._families: dict[str, tuple[str, str]] = dict(_FAMILIES)
+        self._families: dict[str, Family] = dict(FAMILIES)
         self._series: dict[tuple[str, tuple[tuple[str, str], ...]], _Number | _Histogram] = {}
         for name in ("scanflow_recorded", "scanflow_dropped", "scanflow_in_flight", "scanflow_waiting"):
             self.get_counter(name)
@@ -145,10 +166,10 @@ class Metrics:
                 continue
             name, value = f"{_CUSTOM}{key}" + ("_seconds" if kind == "histogram" else ""), float(metric["value"])
             if name not in self._families:
-                if len(self._families) >= len(_FAMILIES) + _MAX_CUSTOM:
+                if len(self._families) >= len(FAMILIES) + _MAX_CUSTOM:
                     continue
-                self._families[name] = kind, "Reported by a component."
-            if self._families[name][0] != kind:
+                self._families[name] = CUSTOM._replace(kind=kind)
+            if self._families[name].kind != kind:
                 continue
             if kind == "histogram":
                 # Seldon's timers are in milliseconds.
@@ -164,7 +185,7 @@ class Metrics:
             if isinstance(series, _Histogram):
                 samples += series.collect_samples(name, labels)
             else:
-                suffix = "_total" if self._families[name][0] == "counter" else ""
+                suffix = "_total" if self._families[name].kind == "counter" else ""
                 samples.append((name + suffix, labels, series.value))
         return samples
 
@@ -180,7 +201,7 @@ class Metrics:
 class _Sum(Struct, eq=False):
     """A collector of ``prometheus_client``: the sums of an instance's samples and those of others."""
 
-    families: dict[str, tuple[str, str]]
+    families: Mapping[str, Family]
     own: Samples
     others: Samples
 
@@ -193,12 +214,12 @@ class _Sum(Struct, eq=False):
             before = sums.get(key)
             if before is None:
                 sums[key] = name, labels, value
-            elif not (name.startswith(_CUSTOM) and self.families.get(name, ("", ""))[0] == "gauge"):
+            elif not (name.startswith(_CUSTOM) and self.families.get(name, _FOREIGN).kind == "gauge"):
                 sums[key] = name, labels, before[2] + value
         families: dict[str, Metric] = {}
         for name, labels, value in sums.values():
             family = next((name[: -len(suffix)] for suffix in _SUFFIXES if name.endswith(suffix)), name)
-            kind, words = self.families.get(family, ("untyped", "Of another instance."))
+            kind, words, _ = self.families.get(family, _FOREIGN)
             family = name if kind == "untyped" else family
             families.setdefault(family, Metric(family, words, kind)).add_sample(name, labels, value)
         yield from families.values()

@@ -24,22 +24,22 @@ from tests.waiting import wait_until
 
 API_SECTION = Section(
     group="control",
-    title="The server, asked",
+    title="Requests to the server",
     columns=("Scanflow",),
-    text="SQLite, as it is by default; the server and the one that asks share the machine's cores.",
+    text="SQLite, the default. The server and the client share the machine's cores.",
 )
 LOAD_SECTION = Section(
     group="control",
     title="The server under load",
     columns=("Scanflow",),
-    text="SQLite, as it is by default; the server, its runs and the one that asks share the machine's cores.",
+    text="SQLite, the default. The server, its runs and the client share the machine's cores.",
 )
-UP_SECTION = Section(group="control", title="The server, started", columns=("Scanflow", "Prefect"))
+UP_SECTION = Section(group="control", title="Start of the server", columns=("Scanflow", "Prefect"))
 AGENT_SECTION = Section(
     group="control",
     title="An agent",
     columns=("Scanflow",),
-    text="The server, the agent and the one that calls it share the machine's cores.",
+    text="The server, the agent and the client share the machine's cores.",
 )
 
 

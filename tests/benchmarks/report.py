@@ -23,18 +23,23 @@ GROUPS = {
 
 PAGE = """# Benchmarks
 
-Measured side by side in one go: every program once a round, in an empty folder, and another one first each time.
-Figures are medians, with the lowest and highest in brackets. A figure with `×` is the median, over the rounds,
-of the other's figure divided by that of the first column in the same round. Take the ratios: the rest is one machine's.
+Scanflow and other programs are measured in rounds. In each round every program runs once, in an empty folder, and
+another one is first. A cell has the median of the rounds, with the lowest and highest value in brackets. A number with
+`×` is a ratio: the program's value divided by the value in the first column, of the same round; the median of the
+rounds. Compare the ratios, since the other numbers depend on the machine. `bar` is the target.
 
 {blocks}
 
 ## Repeat it
 
-`make bench` measures all of it, `make bench BENCH_ARGS="--only serving"` one part, and
-`make bench BENCH_ARGS="--only hello noop"` some of the benchmarks, by the names that this page has in bold. The
-programs are in `tests/benchmarks/programs.py` and `tests/benchmarks/serving/`. The others are installed from
-`requirements/bench.txt` and `requirements/bench-serving.txt`, in environments of their own.
+| command | what it measures |
+|---|---|
+| `make bench` | everything |
+| `make bench BENCH_ARGS="--only serving"` | one part |
+| `make bench BENCH_ARGS="--only hello noop"` | single benchmarks, by the names in bold on this page |
+
+The measured programs are in `tests/benchmarks/programs.py` and `tests/benchmarks/serving/`. The other frameworks are
+installed from `requirements/bench.txt` and `requirements/bench-serving.txt`, in environments of their own.
 """
 
 

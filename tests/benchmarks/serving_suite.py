@@ -38,13 +38,13 @@ COST = Section(
 )
 CHANGE = Section(
     group="serving",
-    title="What a change costs those who ask",
+    title="Latency and failed requests during a change",
     columns=("Scanflow",),
-    text="On two cores the command, instances that start and the client share what the instances that answer run on.",
+    text="On two cores, the command, starting instances and the client share the cores of the instances that answer.",
 )
 CUT = Section(
     group="serving",
-    title="How two cores are cut: ResNet50",
+    title="One instance or two on two cores: ResNet50",
     columns=("1 instance × 2 cores", "2 instances × 1 core"),
     text="Random weights, one image of 224 × 224 a request, as binary tensors; each instance pinned to its cores.",
 )

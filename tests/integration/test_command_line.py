@@ -56,10 +56,11 @@ def test_what_empty_pages_say_makes_the_first_run(cli: Cli, quick_cli: Cli) -> N
 def test_a_session_from_init_to_a_first_run(cli: Cli, quick_cli: Cli) -> None:
     result = quick_cli("init", "shop")
     assert result.returncode == 0
-    assert "Run it: scanflow run shop/app.py" in result.stdout
+    assert "Next: scanflow run shop/app.py" in result.stdout
     again = quick_cli("init", "shop")
     assert again.returncode == 2
-    assert "The file 'shop/app.py' exists already" in again.stderr
+    assert "'shop/app.py'" in again.stderr
+    assert "exist already" in again.stderr
     checked = quick_cli("check", "shop/app.py")
     assert "✓ shop:training  3 steps in 3 waves" in checked.stdout
     planned = quick_cli("plan", "shop/app.py", "--graph")

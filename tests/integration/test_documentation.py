@@ -56,7 +56,7 @@ def test_the_readme_s_blocks_work_pasted_in_order_into_one_folder(home: Path, tm
             (tmp_path / named[1]).write_text(block)
         for command in re.findall(r"^\$ (scanflow|python) (.*)$", block, re.MULTILINE) if language == "console" else ():
             program = COMMAND if command[0] == "scanflow" else [sys.executable]
-            arguments = [*program, *shlex.split(command[1])]
+            arguments = [*program, *shlex.split(command[1], comments=True)]
             done = subprocess.run(
                 arguments, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
             )

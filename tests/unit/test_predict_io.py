@@ -89,6 +89,7 @@ class Listening:
     def __init__(self, content_type: str = "application/json") -> None:
         self.content_type = content_type
         self.declared: list[str] = []
+        self.outputs: list[str] = []
         self.asked: list[tuple[str, bytes]] = []
 
     def connect(self, _name: str) -> AbstractContextManager[Listening]:
@@ -99,7 +100,8 @@ class Listening:
         return Reply(content=body, headers={"content-type": self.content_type})
 
     def document(self, _path: str) -> dict[str, Any]:
-        return {"inputs": [{"name": "x", "datatype": datatype} for datatype in self.declared]}
+        outputs = [{"name": "y", "datatype": datatype} for datatype in self.outputs]
+        return {"inputs": [{"name": "x", "datatype": datatype} for datatype in self.declared], "outputs": outputs}
 
     def infer(self, _model: str, inputs: Any, *, dtype: str | None, **_: bool) -> PredictionResponse:
         return PredictionResponse(outputs=as_arrays({"y": inputs}, dtype=dtype), instance="1", revision="r1")
@@ -141,6 +143,16 @@ def test_whole_numbers_that_are_typed_are_what_the_model_declares() -> None:
 def test_bytes_come_back_as_bytes_unless_the_answer_is_a_document() -> None:
     assert predict_through(Listening("application/octet-stream"), PredictRequest(raw=b"abc")) == b"abc"
     assert predict_through(Listening(), PredictRequest(raw=b'{"a": 1}')) == {"a": 1}
+
+
+def test_numbers_that_a_picture_is_answered_with_are_shown_as_numbers() -> None:
+    body = json.dumps({"outputs": [{"name": "y", "datatype": "INT64", "shape": [1], "data": [7]}]}).encode()
+    there = Listening()
+    there.outputs = ["INT64"]
+    assert predict_through(there, PredictRequest(raw=body)).outputs["y"].tolist() == [7]
+    there = Listening("application/octet-stream")
+    there.outputs = ["UINT8"]
+    assert predict_through(there, PredictRequest(raw=b"abc")) == b"abc"
 
 
 def test_an_answer_is_shown_with_its_types_and_who_gave_it() -> None:

@@ -154,6 +154,7 @@ def report_event(context: Context, type: str, subject: str, **data: JSON) -> Non
 
 
 def tracker_of(context: Context) -> KnowledgeBase:
+    """Return the tracker of an agent's application, or raise a UsageError that says why there is none."""
     if context.tracker is not None:
         return context.tracker
     if find_spec("mlflow") is None:

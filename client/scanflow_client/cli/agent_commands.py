@@ -38,7 +38,13 @@ def agents(
     limit: LimitOption = 100,
     as_json: JsonOption = False,
 ) -> None:
-    """List, start or stop agents; show the status of sensors."""
+    """List, start or stop agents; show the status of sensors.
+
+    Examples:
+        scanflow agents --start app.py
+        scanflow agents mnist:tracker --journal
+        scanflow agents --stop mnist
+    """
     from scanflow_client.formatting.agent_text import format_agents, format_journal
 
     if start + stop + journal > 1:
@@ -70,7 +76,12 @@ def why(
     limit: LimitOption = 20,
     as_json: JsonOption = False,
 ) -> None:
-    """Explain why an action was taken or not. Shows its sample, rule, decision and effect."""
+    """Explain why an action was taken or not. Shows its sample, rule, decision and effect.
+
+    Examples:
+        scanflow why
+        scanflow why @latest
+    """
     from scanflow_client.formatting.agent_text import format_actions
 
     client = open_client()
@@ -92,7 +103,13 @@ def approve(
     reason: Annotated[str, Option("--reason", metavar="TEXT", help="The reason, which is recorded.")] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Approve, refuse or revert an agent's action. Without an action, list pending actions."""
+    """Approve, refuse or revert an agent's action. Without an action, list pending actions.
+
+    Examples:
+        scanflow approve
+        scanflow approve @latest
+        scanflow approve @latest --refuse --reason 'too few labels'
+    """
     from scanflow_client.formatting.agent_text import format_action, format_approvals
 
     if refuse and revert:
@@ -135,7 +152,14 @@ def labels(
     limit: LimitOption = 100,
     as_json: JsonOption = False,
 ) -> None:
-    """List the samples to label, or label them. The most critical sample comes first."""
+    """List the samples to label, or label them. The most critical sample comes first.
+
+    Examples:
+        scanflow labels --app mnist
+        scanflow labels --give 17=3
+        scanflow labels --export queue.csv
+        scanflow labels --from queue.csv
+    """
     from scanflow_client import label_files
     from scanflow_client.formatting import label_text as screens
 

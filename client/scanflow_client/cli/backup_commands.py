@@ -15,7 +15,11 @@ def backup(
     file: Annotated[Path, Argument(metavar="FILE", help="The archive to write, such as scanflow.tar.gz.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Save the home into one archive, running or not: runs, outputs, models, labels, tokens."""
+    """Save the home into one archive, running or not: runs, outputs, models, labels, tokens.
+
+    Examples:
+        scanflow backup scanflow.tar.gz
+    """
     from scanflow_client.backup.save import save_home
     from scanflow_client.formatting.backup_text import format_backup
 
@@ -30,7 +34,11 @@ def restore(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a home of a backup, in a folder that is empty or not there."""
+    """Make a home of a backup, in a folder that is empty or not there.
+
+    Examples:
+        scanflow restore scanflow.tar.gz --to restored
+    """
     from scanflow_client.backup.restore import restore_home
     from scanflow_client.formatting.backup_text import format_restore
 

@@ -29,6 +29,10 @@ def build(
 
     An image contains the code, its requirements and those of registered models. Unchanged images are not rebuilt.
     Once an image is built, steps and services run in it.
+
+    Examples:
+        scanflow build app.py --print
+        scanflow build app.py --push --registry registry.example.com/team
     """
     from scanflow.application_loading import load_application
     from scanflow.deployer.application_images import build_application, list_images

@@ -73,6 +73,11 @@ def characterize(
     """Recommend resources for a program, a service or an MPI job.
 
     It is measured with increasing numbers of cores; a service is measured on a copy.
+
+    Examples:
+        scanflow characterize -- python train.py
+        scanflow characterize --write app.py:train -- python train.py
+        scanflow characterize app.py:serve --data '[[1.0, 2.0]]'
     """
     from scanflow.app.quantities import parse_duration
     from scanflow.characterization.characterization_study import characterize as measure

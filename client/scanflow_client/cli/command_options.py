@@ -23,7 +23,7 @@ PLAIN_HELP: dict[str, Any] = {
 
 
 def _complete_runs(incomplete: str) -> list[str]:
-    return _complete(incomplete, lambda deployer: [record.name for record in deployer.runs(limit=50)])
+    return _complete(incomplete, lambda deployer: ["@latest", *(record.name for record in deployer.runs(limit=50))])
 
 
 def _complete_services(incomplete: str) -> list[str]:
@@ -32,7 +32,7 @@ def _complete_services(incomplete: str) -> list[str]:
 
 def _complete(incomplete: str, names: Any) -> list[str]:
     try:
-        return [name for name in ("@latest", *names(open_deployer())) if name.startswith(incomplete)]
+        return [name for name in names(open_deployer()) if name.startswith(incomplete)]
     except ScanflowError:  # shell completion shows no errors
         return []
 

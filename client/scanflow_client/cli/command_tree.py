@@ -30,13 +30,10 @@ from scanflow_client.cli import (
     top_command,
     tune_command,
 )
+from scanflow_client.cli.command_help import DocumentedCommand
 from scanflow_client.cli.command_options import PLAIN_HELP
+from scanflow_client.cli.exit_codes import format_exit_codes
 from scanflow_client.cli.plugin_commands import PluginGroup
-
-EXIT_CODES = """\
-Exit codes: 0 done; 1 a step, or a component of a service, failed, or a replay differs;
-2 your input needs a change; 3 something is unavailable, try again; 4 a defect of scanflow; 130 stopped.
-"""
 
 app = typer.Typer(
     name="scanflow",
@@ -45,7 +42,7 @@ app = typer.Typer(
         "Run machine-learning workflows, serve models, and let agents watch over them.\n\n"
         "Get started: scanflow demo, or scanflow init."
     ),
-    epilog=EXIT_CODES,
+    epilog=format_exit_codes(),
     pretty_exceptions_enable=False,
     **PLAIN_HELP,
 )
@@ -75,6 +72,7 @@ for _command in (
         demo_command.demo,
         project_commands.init,
         project_commands.check,
+        project_commands.schema,
         project_commands.plan,
         build_command.build,
         project_commands.doctor,
@@ -113,7 +111,7 @@ for _command in (
     *(top_command.top, machine_commands.topology),
     characterize_command.characterize,
 ):
-    app.command()(_command)
+    app.command(cls=DocumentedCommand)(_command)
 app.add_typer(model_commands.models, name="models")
 app.add_typer(drift_commands.drift, name="drift")
 app.add_typer(mpi_commands.mpi, name="mpi")

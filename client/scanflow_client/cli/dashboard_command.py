@@ -17,7 +17,12 @@ def dashboard(
         str, Argument(metavar="[PAGE]", help="What to open: runs, services/NAME, ... Default: the overview.")
     ] = "",
 ) -> None:
-    """Open the server's pages in the browser, logged in with your token."""
+    """Open the server's pages in the browser, logged in with your token.
+
+    Examples:
+        scanflow dashboard
+        scanflow dashboard services/digits
+    """
     import webbrowser
 
     from scanflow.http.security import is_loopback_host

@@ -45,6 +45,11 @@ def demo(
     """Train and serve a digits model; agents retrain it on drift.
 
     The demo sends drifted digits until the agents have retrained the model and promoted the better version.
+
+    Examples:
+        scanflow demo
+        scanflow demo --data mnist --open
+        scanflow demo --keep --report demo.html
     """
     import webbrowser
 

@@ -9,15 +9,17 @@ from typing import Annotated
 import typer
 
 from scanflow.errors import InvalidError, UsageError
+from scanflow_client.cli.command_help import DocumentedCommand
 from scanflow_client.cli.command_options import DecimalOption, EncodingOption, JsonOption, SeparatorOption
 from scanflow_client.cli.command_output import respond
+from scanflow_client.cli.exit_codes import UNAVAILABLE
 
-EXIT_DRIFTED = 3
+EXIT_DRIFTED = UNAVAILABLE.code
 
 drift = typer.Typer(name="drift", help="Detect drift in tables and streams.", no_args_is_help=True)
 
 
-@drift.command()
+@drift.command(cls=DocumentedCommand)
 def check(
     reference: Annotated[
         Path,
@@ -39,7 +41,12 @@ def check(
     plot: Annotated[Path | None, typer.Option(help="Draw the columns that moved most into this SVG file.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Test whether a table has drifted from another, and in which columns."""
+    """Test whether a table has drifted from another, and in which columns.
+
+    Examples:
+        scanflow drift check january.csv june.csv
+        scanflow drift check january.parquet june.parquet --fail-on-drift --plot drift.svg
+    """
     from scanflow.drift.comparable import list_incomparable_columns
     from scanflow.drift.dependence import find_dependence, thin
     from scanflow.drift.read import read_pair
@@ -88,14 +95,19 @@ def check(
         raise typer.Exit(EXIT_DRIFTED)
 
 
-@drift.command()
+@drift.command(cls=DocumentedCommand)
 def stream(
     file: Annotated[Path, typer.Argument(help="Rows in order of arrival: CSV, Parquet, npz.")],
     column: Annotated[str, typer.Argument(help="The column of numbers: a latency, an error, a feature.")],
     detector: Annotated[str, typer.Option(help="adwin, kswin or page-hinkley.")] = "adwin",
     as_json: JsonOption = False,
 ) -> None:
-    """Find the rows at which a stream of numbers changed."""
+    """Find the rows at which a stream of numbers changed.
+
+    Examples:
+        scanflow drift stream requests.csv latency
+        scanflow drift stream requests.csv latency --detector kswin
+    """
     from scanflow.drift.read import read_table
     from scanflow.drift.streaming import detect_changes
     from scanflow_client.formatting.drift_text import format_changes

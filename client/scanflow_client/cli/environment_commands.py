@@ -16,7 +16,11 @@ def apply(
     force: Annotated[bool, Option("--force", help="Also overwrite fields that other clients changed.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Create or update an application's environment on a cluster. Runs do so, too."""
+    """Create or update an application's environment on a cluster. Runs do so, too.
+
+    Examples:
+        scanflow --backend kubernetes apply app.py
+    """
     from scanflow.app.plain_secrets import check_no_plain_secrets
     from scanflow.app.quantities import format_count
     from scanflow.application_loading import load_application
@@ -45,6 +49,9 @@ def clean(
     """Delete an application's environment from a cluster.
 
     This deletes its runs, services and agents, and the data in its volume claims.
+
+    Examples:
+        scanflow --backend kubernetes clean app.py --yes
     """
     from scanflow.application_loading import load_application
     from scanflow.deployer import EmbeddedDeployer

@@ -21,6 +21,7 @@ from scanflow_client.cli.command_options import (
     open_existing_client,
 )
 from scanflow_client.cli.command_output import choose_progress_stream, name_written, remark, respond
+from scanflow_client.cli.exit_codes import STOPPED
 from scanflow_client.cli.service_commands import (
     DataOption,
     DtypeOption,
@@ -79,6 +80,11 @@ def load(
     """Measure the throughput and latency of a service under load.
 
     Latency counts from the time at which a request is due. Ctrl-C ends the load and prints the results so far.
+
+    Examples:
+        scanflow load digits rows.npy --rate 200 --seconds 30 --p99 50ms
+        scanflow load digits rows.npy -c 8
+        scanflow load digits --data '[[1.0, 2.0]]' --trace sine:20,200,60
     """
     from scanflow.app.quantities import parse_duration
     from scanflow_client.load_report import LoadSpec, draw_load, format_load
@@ -124,4 +130,4 @@ def load(
     if out is None and not log:
         remark(as_json, f"Save each request and a plot: --out DIR, --log. Resize the service: scanflow scale {name}")
     if report.interrupted:
-        raise typer.Exit(130)
+        raise typer.Exit(STOPPED.code)

@@ -52,6 +52,10 @@ def topology(
     """Draw a machine and its instances, or plan new instances.
 
     Default: this machine; --from and --sysfs show another one.
+
+    Examples:
+        scanflow topology
+        scanflow topology -n 4 --cores 2 --affinity cpumem
     """
     from scanflow.accelerators.accelerator_port import Inventory
     from scanflow.accelerators.visible import is_driver_loaded

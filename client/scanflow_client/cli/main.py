@@ -21,20 +21,32 @@ from scanflow.errors import (
 )
 from scanflow.text.masking import mask_addresses
 from scanflow.text.printable import make_one_line, make_printable
+from scanflow_client.cli.exit_codes import DEFECT, DONE, FAILED, STOPPED, UNAVAILABLE, WRONG_INPUT
 
 __all__ = ["main"]
 
 # By the error's class or its nearest base: the prefix of the message, and the exit code.
 _OUTCOMES: dict[type, tuple[str, int]] = {
-    StepFailedError: ("", 1),
-    ServiceFailedError: ("Error: ", 1),
-    UsageError: ("Error: ", 2),
-    UnavailableError: ("Error: ", 3),
-    ScanflowError: ("This is a defect of scanflow: ", 4),
+    StepFailedError: ("", FAILED.code),
+    ServiceFailedError: ("Error: ", FAILED.code),
+    UsageError: ("Error: ", WRONG_INPUT.code),
+    UnavailableError: ("Error: ", UNAVAILABLE.code),
+    ScanflowError: ("This is a defect of scanflow: ", DEFECT.code),
 }
 
 _BUSY = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.EBUSY}
 """What may pass by itself, or with less in use."""
+
+_EXTRAS = {
+    "cryptography": "server",
+    "hera": "kubernetes",
+    "lightkube": "kubernetes",
+    "numpy": "drift",
+    "pandas": "drift",
+    "pyarrow": "drift",
+    "scipy": "drift",
+}
+"""The extra that brings a package which commands import without a message of their own."""
 
 
 def main() -> None:
@@ -63,7 +75,9 @@ def main() -> None:
     except BrokenPipeError:
         _leave_closed_pipe()
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(STOPPED.code)
+    except ModuleNotFoundError as error:
+        _fail(*_describe_missing_module(error))
     except OSError as error:  # a file, folder or stream that the command line names
         _fail(*_describe_file_error(error))
     except Exception as error:  # noqa: BLE001  people see no traceback
@@ -82,7 +96,7 @@ def _fail(text: str, code: int) -> NoReturn:
 def _leave_closed_pipe() -> NoReturn:
     """Exit as the reader of our output (head, a pager) has."""
     _close_stdout()
-    sys.exit(0)
+    sys.exit(DONE.code)
 
 
 def _close_stdout() -> None:
@@ -100,8 +114,22 @@ def _describe_file_error(error: OSError) -> tuple[str, int]:
     """Return the message of a file, folder or stream that cannot be used, and the exit code."""
     name = "" if error.filename is None else f"{str(error.filename)!r:.300} "
     if error.errno in _BUSY:
-        return f"Error: {name or 'The output '}cannot be used: {error.strerror}. Free some, and try again.", 3
-    return f"Error: {name or 'A file '}cannot be used: {error.strerror or error}. Name another file or folder.", 2
+        text = f"Error: {name or 'The output '}cannot be used: {error.strerror}. Free some, and try again."
+        return text, UNAVAILABLE.code
+    text = f"Error: {name or 'A file '}cannot be used: {error.strerror or error}. Name another file or folder."
+    return text, WRONG_INPUT.code
+
+
+def _describe_missing_module(error: ModuleNotFoundError) -> tuple[str, int]:
+    package = (error.name or "").partition(".")[0]
+    if package not in _EXTRAS:
+        return _describe_defect(error)
+    from scanflow.installation import explain_install
+
+    return (
+        f"Error: This command needs {package}, which is not installed. {explain_install(_EXTRAS[package])}",
+        WRONG_INPUT.code,
+    )
 
 
 def _describe_defect(error: Exception) -> tuple[str, int]:
@@ -111,4 +139,4 @@ def _describe_defect(error: Exception) -> tuple[str, int]:
     with tempfile.NamedTemporaryFile("w", prefix="scanflow-", suffix=".txt", delete=False, encoding="utf-8") as file:
         file.write(mask_addresses(traceback.format_exc()))
     cause = make_one_line(f"{type(error).__name__}: {error}", 300)
-    return f"{_OUTCOMES[ScanflowError][0]}{cause}. Report it with {file.name}, which says where.", 4
+    return f"{_OUTCOMES[ScanflowError][0]}{cause}. Report it with {file.name}, which says where.", DEFECT.code

@@ -8,6 +8,7 @@ import typer
 from typer import Argument, Option
 from typer.core import TyperGroup
 
+from scanflow_client.cli.command_help import DocumentedCommand
 from scanflow_client.cli.command_options import (
     PLAIN_HELP,
     JsonOption,
@@ -44,20 +45,25 @@ models = typer.Typer(
 )
 
 
-@models.command(_LIST)
+@models.command(_LIST, cls=DocumentedCommand)
 def list_models(
     name: Annotated[str | None, Argument(metavar="[NAME]", help="A model to show in detail.")] = None,
     alias: AliasOption = "champion",
     as_json: JsonOption = False,
 ) -> None:
-    """List models; with a name, its versions, their comparisons and decisions."""
+    """List models; with a name, its versions, their comparisons and decisions.
+
+    Examples:
+        scanflow models
+        scanflow models cnn
+    """
     from scanflow_client.formatting.model_text import format_models, format_versions
 
     histories = open_models().list_histories(name, alias=alias)
     respond(histories, as_json, lambda: (format_models if name is None else format_versions)(histories))
 
 
-@models.command()
+@models.command(cls=DocumentedCommand)
 def promote(
     name: NameArgument,
     version: VersionArgument,
@@ -71,6 +77,9 @@ def promote(
     """Serve a version and name it the champion. No request fails.
 
     If an agent's pending action would serve the version, that action is approved instead.
+
+    Examples:
+        scanflow models promote cnn 3 --why 'better on the newest labels'
     """
     from scanflow_client.model_client import format_model_change
     from scanflow_client.progress import show_service_changes
@@ -80,7 +89,7 @@ def promote(
     respond(change, as_json, lambda: format_model_change(change))
 
 
-@models.command()
+@models.command(cls=DocumentedCommand)
 def reject(
     name: NameArgument,
     version: VersionArgument,
@@ -88,7 +97,11 @@ def reject(
     alias: AliasOption = "champion",
     as_json: JsonOption = False,
 ) -> None:
-    """Reject a version. If it is in use, the previous version is served again."""
+    """Reject a version. If it is in use, the previous version is served again.
+
+    Examples:
+        scanflow models reject cnn 3 --why 'wrong on sevens'
+    """
     from scanflow_client.model_client import format_model_change
     from scanflow_client.progress import show_service_changes
 

@@ -12,6 +12,7 @@ import typer
 from typer import Option
 
 from scanflow.errors import UsageError
+from scanflow_client.cli.command_help import DocumentedCommand
 from scanflow_client.cli.command_options import (
     JsonOption,
     LimitOption,
@@ -37,7 +38,7 @@ NodesOption = Annotated[
 CoresOption = Annotated[float, Option("--cores", min=0.01, help="Cores of each node.")]
 
 
-@mpi.command()
+@mpi.command(cls=DocumentedCommand)
 def plan(
     target: TargetArgument = None,
     nodes: NodesOption = None,
@@ -48,19 +49,28 @@ def plan(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print a job's workers, and each rank's node and CPUs, without running it."""
+    """Print a job's workers, and each rank's node and CPUs, without running it.
+
+    Examples:
+        scanflow mpi plan app.py
+        scanflow mpi plan app.py --nodes 2 --cores 16
+    """
     _, job_plan = _plan_job(target, nodes, cores, measure=measure)
     respond(asdict(job_plan), as_json, lambda: [*job_plan.reasons, *job_plan.lines()])
 
 
-@mpi.command()
+@mpi.command(cls=DocumentedCommand)
 def script(
     target: TargetArgument = None,
     nodes: NodesOption = None,
     cores: CoresOption = 32,
     kind: Annotated[str, Option("--kind", help="mpirun, sbatch or rankfile.")] = "mpirun",
 ) -> None:
-    """Print the plan as a script for machines without scanflow."""
+    """Print the plan as a script for machines without scanflow.
+
+    Examples:
+        scanflow mpi script app.py --nodes 2 --cores 16 --kind sbatch
+    """
     from scanflow.backends.step_process import iterate_options
     from scanflow.placement.mpi.scripts import format_mpirun_script, format_rankfile, format_sbatch_script
 
@@ -76,13 +86,18 @@ def script(
     say(text.rstrip("\n"))
 
 
-@mpi.command()
+@mpi.command(cls=DocumentedCommand)
 def logs(
     run: RunArgument = "@latest",
     rank: Annotated[int | None, Option("--rank", min=0, help="Print only the output of this rank.")] = None,
     follow: Annotated[bool, Option("--follow", "-f", help="Keep printing until the job ends.")] = False,
 ) -> None:
-    """Print the output of a job's ranks, each line after its rank; or of one rank."""
+    """Print the output of a job's ranks, each line after its rank; or of one rank.
+
+    Examples:
+        scanflow mpi logs
+        scanflow mpi logs keen-otter-417 --rank 0 --follow
+    """
     from scanflow.backends.job_times import is_job
     from scanflow.deployer import TaskLog
 
@@ -98,21 +113,31 @@ def logs(
     write_blocks((part.data for part in deployer.logs(TaskLog(record.name, task, "both"), follow=follow)), raw=False)
 
 
-@mpi.command(name="list")
+@mpi.command(name="list", cls=DocumentedCommand)
 def list_jobs(limit: LimitOption = 20, as_json: JsonOption = False) -> None:
-    """List the MPI jobs among the newest runs: how long each waited and ran, and the makespan of all."""
+    """List the MPI jobs among the newest runs: how long each waited and ran, and the makespan of all.
+
+    Examples:
+        scanflow mpi list
+        scanflow mpi list -n 50 --json
+    """
     from scanflow_client.formatting.job_text import format_jobs
 
     jobs = _list_jobs(limit)
     respond([_build_job_json(job) for job in jobs], as_json, lambda: format_jobs(jobs))
 
 
-@mpi.command()
+@mpi.command(cls=DocumentedCommand)
 def gantt(
     limit: LimitOption = 20,
     svg: Annotated[Path | None, Option("--svg", metavar="FILE", help="Write the chart as an SVG file.")] = None,
 ) -> None:
-    """Chart the MPI jobs among the newest runs over time: when each waited, and when it ran."""
+    """Chart the MPI jobs among the newest runs over time: when each waited, and when it ran.
+
+    Examples:
+        scanflow mpi gantt
+        scanflow mpi gantt -n 50 --svg jobs.svg
+    """
     from scanflow_client.formatting.job_text import draw_jobs
 
     jobs = _list_jobs(limit)

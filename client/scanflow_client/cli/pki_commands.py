@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
+from scanflow_client.cli.command_help import DocumentedCommand
 from scanflow_client.cli.command_options import PLAIN_HELP, JsonOption, load_settings
 from scanflow_client.cli.command_output import respond
 
@@ -18,14 +19,19 @@ pki = typer.Typer(help="Issue and revoke certificates of the home's own authorit
 NameArgument = Annotated[str, Argument(metavar="NAME", help="The common name (CN): letters, digits, - and .")]
 
 
-@pki.command("init")
+@pki.command("init", cls=DocumentedCommand)
 def init_authority(
     name: Annotated[
         str | None, Argument(metavar="[NAME]", help="The authority's name. Default: this machine's.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Create the authority. scanflow up --tls does so, too."""
+    """Create the authority. scanflow up --tls does so, too.
+
+    Examples:
+        scanflow pki init
+        scanflow pki init scanflow.example.com
+    """
     authority = _open_authority()
     authority.create(name or f"scanflow.{socket.gethostname()}")
     respond(
@@ -38,7 +44,7 @@ def init_authority(
     )
 
 
-@pki.command("issue")
+@pki.command("issue", cls=DocumentedCommand)
 def issue_certificate(
     name: NameArgument,
     host: Annotated[
@@ -47,7 +53,12 @@ def issue_certificate(
     days: Annotated[int, Option("--days", min=1, max=3650, help="How long it is valid.")] = 397,
     as_json: JsonOption = False,
 ) -> None:
-    """Issue a certificate and its key for a client; with --host for a server, too."""
+    """Issue a certificate and its key for a client; with --host for a server, too.
+
+    Examples:
+        scanflow pki issue ann
+        scanflow pki issue server --host server.example.com --days 90
+    """
     issued = _open_authority().issue(name, host or [], days=days)
     respond(
         issued,
@@ -59,16 +70,24 @@ def issue_certificate(
     )
 
 
-@pki.command("revoke")
+@pki.command("revoke", cls=DocumentedCommand)
 def revoke_certificate(name: NameArgument, as_json: JsonOption = False) -> None:
-    """Revoke the certificate of a name."""
+    """Revoke the certificate of a name.
+
+    Examples:
+        scanflow pki revoke ann
+    """
     revoked = _open_authority().revoke(name)
     respond(revoked, as_json, lambda: [f"Revoked: {name}, serial {revoked.serial}"])
 
 
-@pki.command("list")
+@pki.command("list", cls=DocumentedCommand)
 def list_certificates(as_json: JsonOption = False) -> None:
-    """List the certificates that the authority issued."""
+    """List the certificates that the authority issued.
+
+    Examples:
+        scanflow pki list
+    """
     from scanflow_client.formatting.certificate_text import format_certificates
 
     issued = _open_authority().list_issued()

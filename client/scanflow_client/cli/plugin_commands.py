@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from scanflow.errors import UsageError
 from scanflow.plugins import list_plugins, load_plugin
+from scanflow_client.cli.command_help import DocumentedCommand
 
 
 class PluginGroup(TyperGroup):
@@ -33,7 +34,7 @@ class PluginGroup(TyperGroup):
         if own is not None or name not in list_plugins("commands"):
             return own
         single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-        single.command(name=cmd_name)(_load(name))
+        single.command(name=cmd_name, cls=DocumentedCommand)(_load(name))
         return typer.main.get_command(single)
 
     def _get_prefix(self, ctx: Any) -> str:

@@ -1,4 +1,4 @@
-"""Commands on applications and on this machine: init, check, plan, doctor."""
+"""Commands on applications and on this machine: init, check, schema, plan, doctor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from scanflow.errors import InvalidError
 from scanflow_client.cli.command_options import (
     GraphOption,
     JsonOption,
@@ -19,6 +18,7 @@ from scanflow_client.cli.command_options import (
     split_parameters,
 )
 from scanflow_client.cli.command_output import respond, say
+from scanflow_client.cli.exit_codes import UNAVAILABLE
 from scanflow_client.cli.service_commands import (
     AffinityOption,
     CoresOption,
@@ -32,55 +32,31 @@ from scanflow_client.cli.service_commands import (
 if TYPE_CHECKING:
     from scanflow_client.formatting.text_table import GraphScreen
 
-_FIRST_APP = '''"""A first workflow. Run it: scanflow run app.py"""
-
-import scanflow as sf
-
-
-@sf.step
-def load(count: int = 4) -> list[float]:
-    return [n / 10 for n in range(1, count + 1)]
-
-
-@sf.step(retries=1, timeout="5m")
-def train(rate: float) -> dict[str, float]:
-    print(f"training with rate {{rate}}")
-    return {{"rate": rate, "score": 1 - (rate - 0.3) ** 2}}
-
-
-@sf.step
-def select(trained: list[dict[str, float]]) -> dict[str, float]:
-    best = max(trained, key=lambda one: one["score"])
-    print(f"best: {{best}}")
-    return best
-
-
-rates = load.bind(count=4)
-trained = train.map(rates)  # once for each rate, in parallel
-best = select.bind(trained)
-
-app = sf.Application(
-    name="{name}",
-    workflows=[sf.Workflow(name="training", nodes=[rates, trained, best])],
-)
-'''
+TEMPLATE_HELP = "What to write: batch|service|loop|agent|mpi|notebook."
 
 
 def init(
     folder: Annotated[Path, Argument(help="The folder to create. Default: the current one.")] = Path(),
+    template: Annotated[str, Option("--template", metavar="TEMPLATE", help=TEMPLATE_HELP)] = "batch",
     name: Annotated[str | None, Option("--name", help="The application's name. Default: the folder's name.")] = None,
 ) -> None:
-    """Write a small example application. No existing file is overwritten."""
-    from scanflow.names import build_slug, check_name
+    """Write a small project: an application, its tests and a README. No existing file is overwritten.
 
-    if name is not None:
-        check_name(name, "application")
-    path = folder / "app.py"
-    if path.exists():
-        raise InvalidError(f"The file {str(path)!r} exists already. Name another folder: scanflow init my-app")
-    folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(_FIRST_APP.format(name=name or build_slug(folder.absolute().name) or "app"), encoding="utf-8")
-    say(f"Wrote {path}. Run it: scanflow run {path}")
+    batch: a workflow. service: a model that is trained and served. loop: agents that watch a service and retrain its
+    model. agent: an agent of your own. mpi: an MPI job. notebook: a notebook and its module.
+
+    Examples:
+        scanflow init my-app
+        scanflow init shop --template service
+    """
+    from scanflow.app.application import Application
+    from scanflow_client.project_files import build_application_name, get_template, read_files, write_project
+
+    chosen = get_template(template)
+    application = Application(name=build_application_name(folder) if name is None else name)
+    paths = write_project(folder, read_files(chosen.name, application.name))
+    say(*(f"  {path}" for path in paths))
+    say(f"Wrote {len(paths)} files. Next: {chosen.format_command(folder)}")
 
 
 def check(target: TargetArgument = None, as_json: JsonOption = False) -> None:
@@ -88,6 +64,10 @@ def check(target: TargetArgument = None, as_json: JsonOption = False) -> None:
 
     The check covers the graph, names, quantities, parameters and files, and the agents: their parameters, and the
     workflows and agents that their strategies name.
+
+    Examples:
+        scanflow check
+        scanflow check app.py:training
     """
     from scanflow.application_loading import load_application
     from scanflow.deployer import RunRequest
@@ -106,6 +86,19 @@ def check(target: TargetArgument = None, as_json: JsonOption = False) -> None:
     respond(plans, as_json, lambda: format_check(application.name, plans, types, file=path.name, target=target))
 
 
+def schema() -> None:
+    """Print the JSON schema of applications in YAML, with which an editor completes and checks such a file.
+
+    Examples:
+        scanflow schema > scanflow.schema.json
+    """
+    import json
+
+    from scanflow.app.application_schema import build_application_schema
+
+    typer.echo(json.dumps(build_application_schema(), indent=2, ensure_ascii=False))
+
+
 def plan(
     target: TargetArgument = None,
     parameter: ParameterOption = None,
@@ -118,7 +111,12 @@ def plan(
     graph: GraphOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print a workflow's steps and resources without running it."""
+    """Print a workflow's steps and resources without running it.
+
+    Examples:
+        scanflow plan app.py -p epochs=3 --graph
+        scanflow plan app.py:serve --instances 2 --cores 1
+    """
     from scanflow.application_loading import load_application
     from scanflow.deployer import RunRequest
     from scanflow_client.formatting.graph_text import build_plan_graph
@@ -144,6 +142,10 @@ def doctor(
     """Check this machine or a cluster, and suggest fixes.
 
     A cluster is checked with --backend kubernetes.
+
+    Examples:
+        scanflow doctor
+        scanflow doctor --backend kubernetes --thorough
     """
     from scanflow_client.doctor import examine
     from scanflow_client.formatting.text_table import Table
@@ -158,4 +160,4 @@ def doctor(
     )
     respond(findings, as_json, lambda: [table])
     if any(finding.mark == "✗" for finding in findings):
-        raise typer.Exit(3)
+        raise typer.Exit(UNAVAILABLE.code)

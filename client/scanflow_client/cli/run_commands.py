@@ -20,6 +20,7 @@ from scanflow_client.cli.command_options import (
     split_parameters,
 )
 from scanflow_client.cli.command_output import choose_progress_stream, print_json, respond, say, write_blocks
+from scanflow_client.cli.exit_codes import FAILED, STOPPED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +38,13 @@ def run(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a workflow; print a line per step and the last result."""
+    """Run a workflow; print a line per step and the last result.
+
+    Examples:
+        scanflow run app.py
+        scanflow run app.py:training -p epochs=3
+        scanflow run app.py --no-cache
+    """
     from scanflow.application_loading import load_application
     from scanflow.deployer import RunRequest
 
@@ -54,7 +61,12 @@ def resume(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Continue a run. Finished steps are kept, running ones adopted, failed ones run again."""
+    """Continue a run. Finished steps are kept, running ones adopted, failed ones run again.
+
+    Examples:
+        scanflow resume
+        scanflow resume keen-otter-417 --app app.py
+    """
     from scanflow.application_loading import load_application
     from scanflow.deployer import RunRequest
 
@@ -68,14 +80,24 @@ def spin(
     parameter: ParameterOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run one step again on its inputs from a past run. The file's current code is used."""
+    """Run one step again on its inputs from a past run. The file's current code is used.
+
+    Examples:
+        scanflow spin train -p rate=0.2
+        scanflow spin train --run keen-otter-417
+    """
     from scanflow.deployer import RunRequest
 
     watch(open_deployer(), RunRequest(texts=split_parameters(parameter), run=on, step=step), as_json)
 
 
 def runs(limit: LimitOption = 20, as_json: JsonOption = False) -> None:
-    """List runs, the newest first."""
+    """List runs, the newest first.
+
+    Examples:
+        scanflow runs
+        scanflow runs -n 5 --json
+    """
     from scanflow_client.formatting.run_text import format_runs
 
     records = open_deployer().runs(limit=limit)
@@ -83,7 +105,12 @@ def runs(limit: LimitOption = 20, as_json: JsonOption = False) -> None:
 
 
 def show(name: RunArgument = "@latest", graph: GraphOption = False, as_json: JsonOption = False) -> None:
-    """Show a run: its steps, their states, usage, and the files that they left."""
+    """Show a run: its steps, their states, usage, and the files that they left.
+
+    Examples:
+        scanflow show
+        scanflow show @latest-1 --graph
+    """
     from scanflow_client.formatting.graph_text import build_run_graph
     from scanflow_client.formatting.run_text import format_run
 
@@ -101,7 +128,12 @@ def output(
     step: Annotated[str | None, Argument(metavar="[STEP]", help="The step. Default: the last one.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the result of a step, or its named outputs, and the files that it left."""
+    """Print the result of a step, or its named outputs, and the files that it left.
+
+    Examples:
+        scanflow output
+        scanflow output @latest train --json
+    """
     from scanflow_client.formatting.run_text import format_files, format_output
 
     deployer = open_deployer()
@@ -128,7 +160,13 @@ def logs(
     attempt: Annotated[int | None, Option("--attempt", min=1, help="The attempt. Default: the last.")] = None,
     raw: Annotated[bool, Option("--raw", help="Pass escape sequences on to the terminal.")] = False,
 ) -> None:
-    """Print the logs of a run's steps or a service's instances."""
+    """Print the logs of a run's steps or a service's instances.
+
+    Examples:
+        scanflow logs
+        scanflow logs @latest train.3 --stream stderr
+        scanflow logs digits --follow
+    """
     from scanflow_client.task_logs import format_heading, iterate_task_blocks, select_logged_tasks
 
     chosen = check_choice(stream, ("stdout", "stderr", "both"), "--stream")
@@ -160,7 +198,12 @@ def stop(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Request a run's steps to stop. The run can be resumed."""
+    """Request a run's steps to stop. The run can be resumed.
+
+    Examples:
+        scanflow stop
+        scanflow stop keen-otter-417 train.3
+    """
     record = open_deployer().stop(name, task)
     stopped = f"Stopped {record.name}. Continue it: scanflow resume {record.name}"
     requested = f"Asked {f'{task} of ' if task else ''}{record.name} to stop. See: scanflow show {record.name}"
@@ -196,10 +239,10 @@ def watch(deployer: Deployer, request: RunRequest, as_json: bool, *, last: bool 
         print_json(record)
     if record.state == "failed":
         if as_json:
-            raise typer.Exit(1)
+            raise typer.Exit(FAILED.code)
         raise StepFailedError("\n".join(format_failure(record)))
     if record.state == "stopped":
-        raise typer.Exit(130)
+        raise typer.Exit(STOPPED.code)
     return record
 
 

@@ -9,8 +9,10 @@ from typer import Argument, Option
 
 from scanflow.errors import UsageError
 from scanflow.http.home_token import Role
+from scanflow_client.cli.command_help import DocumentedCommand
 from scanflow_client.cli.command_options import PLAIN_HELP, JsonOption, LimitOption, load_settings, open_client
 from scanflow_client.cli.command_output import print_json, respond, say
+from scanflow_client.cli.exit_codes import UNAVAILABLE
 
 tokens = typer.Typer(help="Show, make, list or revoke tokens of the control plane.", **PLAIN_HELP)
 NameArgument = Annotated[str, Argument(metavar="NAME", help="The holder's name: lower-case letters, digits and -.")]
@@ -29,7 +31,12 @@ def up(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Start the control plane: our server and MLflow's server. Servers that already run are kept."""
+    """Start the control plane: our server and MLflow's server. Servers that already run are kept.
+
+    Examples:
+        scanflow up
+        scanflow up --port 8080 --tls
+    """
     from scanflow_client.control_plane import start_control_plane
     from scanflow_client.formatting.control_plane_text import format_up
 
@@ -39,25 +46,34 @@ def up(
 
 
 def down(as_json: JsonOption = False) -> None:
-    """Stop what scanflow up started: agents, server and tracker."""
+    """Stop what scanflow up started: agents, server and tracker.
+
+    Examples:
+        scanflow down
+    """
     from scanflow_client.control_plane import stop_control_plane
     from scanflow_client.formatting.control_plane_text import format_down
 
     done = stop_control_plane(load_settings(), tell=lambda text: say(text, err=True))
     respond(done, as_json, lambda: format_down(done))
     if done.running:
-        raise typer.Exit(3)
+        raise typer.Exit(UNAVAILABLE.code)
 
 
 def status(as_json: JsonOption = False) -> None:
-    """Print the status of the server, the tracker and the agents."""
+    """Print the status of the server, the tracker and the agents.
+
+    Examples:
+        scanflow status
+        scanflow status --json
+    """
     from scanflow_client.control_plane import read_status
     from scanflow_client.formatting.control_plane_text import format_status
 
     state = read_status(load_settings())
     respond(state, as_json, lambda: format_status(state))
     if not state["up"] or not state["server"]["ready"]:
-        raise typer.Exit(3)
+        raise typer.Exit(UNAVAILABLE.code)
 
 
 def events(
@@ -72,7 +88,13 @@ def events(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print events: runs, services, samples, intents and actions. With --json, one object a line."""
+    """Print events: runs, services, samples, intents and actions. With --json, one object a line.
+
+    Examples:
+        scanflow events --follow
+        scanflow events --type run.failed -n 10
+        scanflow events --report --app mnist
+    """
     from scanflow.agent.agent_records import Event
     from scanflow_client.formatting.control_plane_text import format_event
 
@@ -107,7 +129,12 @@ def audit(
     refused: Annotated[bool, Option("--refused", help="Only what was refused or failed.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List who changed or was refused what, from where. For admins. --json prints an entry a line."""
+    """List who changed or was refused what, from where. For admins. --json prints an entry a line.
+
+    Examples:
+        scanflow audit --refused
+        scanflow audit --who ann -n 20
+    """
     from scanflow_client.formatting.control_plane_text import format_audit
 
     entries = open_client().audit(limit=limit, who=who, refused=refused)
@@ -118,15 +145,19 @@ def audit(
         say(format_audit(entries))
 
 
-@tokens.command("show")
+@tokens.command("show", cls=DocumentedCommand)
 def show_token() -> None:
-    """Print the token of the home folder, for SCANFLOW_TOKEN. A missing token is created."""
+    """Print the token of the home folder, for SCANFLOW_TOKEN. A missing token is created.
+
+    Examples:
+        export SCANFLOW_TOKEN=$(scanflow token show)
+    """
     from scanflow.http.home_token import ensure_home_token
 
     say(ensure_home_token(load_settings().home))
 
 
-@tokens.command("make")
+@tokens.command("make", cls=DocumentedCommand)
 def make_token(
     name: NameArgument,
     team: Annotated[
@@ -141,22 +172,35 @@ def make_token(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a token and print it once. Its holder's approvals and labels are recorded under its name."""
+    """Make a token and print it once. Its holder's approvals and labels are recorded under its name.
+
+    Examples:
+        scanflow token make ann
+        scanflow token make nightly --team vision --role viewer --expires 30d
+    """
     token = open_client().make_token(name, role=role, team=team, expires=expires)
     respond(token, as_json, lambda: [token["token"]], mask=False)
 
 
-@tokens.command("list")
+@tokens.command("list", cls=DocumentedCommand)
 def list_tokens(as_json: JsonOption = False) -> None:
-    """List tokens by name: role, team, and when each was made, expires or was revoked."""
+    """List tokens by name: role, team, and when each was made, expires or was revoked.
+
+    Examples:
+        scanflow token list
+    """
     from scanflow_client.formatting.control_plane_text import format_tokens
 
     listed = open_client().tokens()
     respond(listed, as_json, lambda: [format_tokens(listed)])
 
 
-@tokens.command("revoke")
+@tokens.command("revoke", cls=DocumentedCommand)
 def revoke_token(name: NameArgument, as_json: JsonOption = False) -> None:
-    """Revoke a token: it is refused from now on."""
+    """Revoke a token: it is refused from now on.
+
+    Examples:
+        scanflow token revoke ann
+    """
     revoked = open_client().revoke_token(name)
     respond(revoked, as_json, lambda: [f"Revoked: {name}"])

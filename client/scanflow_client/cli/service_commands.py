@@ -78,6 +78,10 @@ def deploy(
     """Serve an online workflow, or update it without downtime.
 
     Without an option, the value of the workflow is used.
+
+    Examples:
+        scanflow deploy app.py
+        scanflow deploy app.py:serve --instances 2 --cores 1
     """
     from scanflow.application_loading import load_application
     from scanflow.backends.service_change import Deployment, Sizing
@@ -99,7 +103,12 @@ def services(
     name: Annotated[str | None, Argument(metavar="[NAME]", help="A service to show in detail.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List services, or show a service's instances and revisions."""
+    """List services, or show a service's instances and revisions.
+
+    Examples:
+        scanflow services
+        scanflow services digits
+    """
     from scanflow_client.formatting.service_text import format_service, format_services
 
     if name is not None:
@@ -121,7 +130,13 @@ def scale(
     explain: Annotated[bool, Option("--explain", help="Explain the current number of instances.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Resize a service (instances, cores, GPUs) without downtime."""
+    """Resize a service (instances, cores, GPUs) without downtime.
+
+    Examples:
+        scanflow scale digits 4
+        scanflow scale digits --cut 8 --into 4
+        scanflow scale digits --explain
+    """
     from scanflow.deployer.direct_predictions import get_explanation
     from scanflow_client.formatting.service_text import format_explanation
 
@@ -154,6 +169,11 @@ def traffic(
     """Start a canary: send a share of requests to another version.
 
     With --shadow, the version gets a copy of each request, and its responses are only counted.
+
+    Examples:
+        scanflow traffic digits models:/cnn/3 --weight 10%
+        scanflow traffic digits models:/cnn/3 --weight 10% --promote-if 'p95<=1.2x' --after 500
+        scanflow traffic digits models:/cnn/3 --shadow
     """
     from scanflow.app.quantities import parse_duration
 
@@ -173,7 +193,12 @@ def promote(
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Send all requests to the canary or to another version. No request fails."""
+    """Send all requests to the canary or to another version. No request fails.
+
+    Examples:
+        scanflow promote digits
+        scanflow promote digits models:/cnn/3
+    """
     options: dict[str, Any] = {"promote": True} if model is None else {"model": model, "node": node}
     _change_version(open_deployer(), name, as_json, **options)
 
@@ -183,6 +208,9 @@ def rollback(name: ServiceArgument, as_json: JsonOption = False) -> None:
 
     Twice returns to where it was. If the service served the champion, the version that it serves again becomes the
     champion.
+
+    Examples:
+        scanflow rollback digits
     """
     from scanflow_client.formatting.service_text import format_served_models
 
@@ -195,7 +223,11 @@ def rollback(name: ServiceArgument, as_json: JsonOption = False) -> None:
 
 
 def delete(name: ServiceArgument, as_json: JsonOption = False) -> None:
-    """Drain in-flight requests, then delete the service. Its models and records are kept."""
+    """Drain in-flight requests, then delete the service. Its models and records are kept.
+
+    Examples:
+        scanflow delete digits
+    """
     from scanflow_client.progress import show_service_changes
 
     deployer = open_deployer()
@@ -219,7 +251,13 @@ def predict(
     decimal: DecimalOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Request a prediction from a service."""
+    """Request a prediction from a service.
+
+    Examples:
+        scanflow predict digits rows.csv
+        scanflow predict digits --data '[[1.0, 2.0]]'
+        scanflow predict digits --npy rows.npy --dtype float32
+    """
     from scanflow_client.predict_io import format_response, send
 
     request = read_inputs(file, data, npy, separator=separator, encoding=encoding, decimal=decimal)

@@ -10,6 +10,7 @@ from typer import Argument, Option
 
 from scanflow_client.cli.command_options import JsonOption, open_client
 from scanflow_client.cli.command_output import respond
+from scanflow_client.cli.exit_codes import FAILED
 
 
 def strategies(
@@ -19,7 +20,12 @@ def strategies(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the strategies of agents (when, if, then), or primitives."""
+    """List the strategies of agents (when, if, then), or primitives.
+
+    Examples:
+        scanflow strategies app.py
+        scanflow strategies primitives
+    """
     from scanflow_client.formatting.agent_text import format_primitives, format_strategies
 
     if target == "primitives":
@@ -51,7 +57,12 @@ def replay(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Evaluate an agent's strategies again on recorded samples. No action is taken; exit code 1: decisions differ."""
+    """Evaluate an agent's strategies again on recorded samples. No action is taken; exit code 1: decisions differ.
+
+    Examples:
+        scanflow replay tracker app.py --last 50
+        scanflow replay mnist:tracker --since 2h --save trace.json
+    """
     from scanflow_client.formatting.agent_text import format_replay
 
     result = open_client().replay(agent, file, since=since, last=last, trace=trace)
@@ -65,4 +76,4 @@ def replay(
     ]
     respond(result.as_json(), as_json, lambda: format_replay(result) if result.trace.samples else nothing)
     if result.differences:
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED.code)

@@ -39,7 +39,11 @@ def top(
 ) -> None:
     """Show services, instances, CPUs, agents and runs, again and again. q ends it.
 
-    To a file or a pipe, one reading is printed: scanflow top --once | grep degraded
+    To a file or a pipe, one reading is printed.
+
+    Examples:
+        scanflow top
+        scanflow top --once | grep degraded
     """
     from scanflow.processes.proc_stat import read_busy_seconds
     from scanflow_client.formatting.top_text import LEVELS, format_top

@@ -21,6 +21,7 @@ from scanflow_client.cli.command_options import (
     parse_counts,
 )
 from scanflow_client.cli.command_output import choose_progress_stream, name_written, remark, respond
+from scanflow_client.cli.exit_codes import STOPPED
 from scanflow_client.cli.service_commands import (
     DataOption,
     DtypeOption,
@@ -83,6 +84,10 @@ def tune(
     """Find the best instances, cores, GPUs, affinity and threads.
 
     Candidates are measured on a copy of the service. Ctrl-C ends the search.
+
+    Examples:
+        scanflow tune digits rows.npy --goal latency --minutes 5
+        scanflow tune digits --live --apply
     """
     from scanflow.app.quantities import parse_duration
     from scanflow.backends.device_claims import HomeDevices
@@ -149,7 +154,7 @@ def tune(
     if apply and report.result.winner is not None:
         _apply(report, report.result.winner, as_json)
     if report.result.interrupted:
-        raise typer.Exit(130)
+        raise typer.Exit(STOPPED.code)
 
 
 def parse_batch_sizes(text: str | None) -> list[int]:

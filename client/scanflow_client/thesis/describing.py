@@ -80,6 +80,7 @@ class ScanflowClient:
         return MPIWorkload(name=name, mainfile=mainfile, **_drop_none(modern))
 
     def ScanflowDependency(self, dependee: str, depender: str) -> Dependency:  # noqa: N802
+        """Return an edge: ``depender`` starts after ``dependee``."""
         return Dependency(dependee=dependee, depender=depender)
 
     def ScanflowWorkflow(  # noqa: N802
@@ -127,6 +128,7 @@ class ScanflowClient:
         threshold: str,
         type: str = "prometheus",
     ) -> ScalerTrigger:
+        """Return a trigger of a :meth:`KedaSpec`: the metric whose name it has, and its threshold."""
         return ScalerTrigger(metricName, str(threshold), type)
 
     def HpaSpec(  # noqa: N802
@@ -139,11 +141,13 @@ class ScanflowClient:
         return convert_hpa_spec(metrics, minReplica, maxReplica)
 
     def AutoscalingMetric(self, type: str, resource: CpuTarget | None = None, **others: Any) -> CpuTarget:  # noqa: N802
+        """Return the metric of an :meth:`HpaSpec`; ``type`` is ``Resource``."""
         if type != "Resource" or resource is None or any(value is not None for value in others.values()):
             raise UnsupportedError(f"An HPA by {type!r} metrics: write sf.Scaling(metric='rps', target=20), or 'p95'.")
         return resource
 
     def ResourceMetricSource(self, name: str, target: CpuTarget) -> CpuTarget:  # noqa: N802
+        """Return the source of an :meth:`AutoscalingMetric`; ``name`` is ``cpu``."""
         if name != "cpu":
             raise UnsupportedError(f"An HPA by {name!r} is not supported: services scale by cpu, rps, p95 and queue.")
         return target
@@ -155,6 +159,7 @@ class ScanflowClient:
         type: str = "Utilization",
         value: str | None = None,
     ) -> CpuTarget:
+        """Return the target of a metric: the mean utilization of the cores, in percent."""
         if average_utilization is None or average_value is not None or value is not None:
             raise UnsupportedError(f"A target of type {type!r}: write average_utilization=50, a share of the cores.")
         return CpuTarget(average_utilization)
@@ -162,6 +167,7 @@ class ScanflowClient:
     def V1ResourceRequirements(  # noqa: N802
         self, requests: Mapping[str, Any] | None = None, limits: Mapping[str, Any] | None = None
     ) -> Resources:
+        """Return the resources of a node, in the form of Kubernetes."""
         return convert_resources(requests, limits)
 
     def __getattr__(self, name: str) -> Any:
@@ -170,6 +176,7 @@ class ScanflowClient:
         raise AttributeError(f"{type(self).__name__!r} has no {name!r}.{did_you_mean(name, dir(type(self)))}")
 
     def ScanflowAgent(self, name: str, **fields: Any) -> Agent:  # noqa: N802
+        """Return an agent."""
         return Agent(name=name, **_drop_none(fields))
 
     def ScanflowApplication(  # noqa: N802
@@ -181,6 +188,7 @@ class ScanflowClient:
         agents: Sequence[Agent] | None = None,
         tracker: Tracker | None = None,
     ) -> Application:
+        """Return an application of one team."""
         options = {"workflows": workflows, "agents": agents, "tracker": tracker}
         return Application(name=app_name, team=team_name, app_dir=app_dir, **_drop_none(options))
 

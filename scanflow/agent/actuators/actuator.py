@@ -27,14 +27,20 @@ class Actuator:
     """
 
     function: Callable[..., Any]
+    """The function whose result is the argument of the call."""
+
     agent: str
+    """The name of the agent that is called."""
+
     sensor: str
+    """The name of the sensor that is called."""
 
     def __post_init__(self) -> None:
         copy_function_attributes(self, self.function)
 
     @property
     def name(self) -> str:
+        """The name of the function."""
         return getattr(self.function, "__name__", "an actuator")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -205,6 +205,11 @@ class KubernetesSettings(BaseModel):
         return self.namespace or derive_namespace(app, team)
 
     @classmethod
+    def name_variables(cls) -> dict[str, str]:
+        """Return the environment variable of each field."""
+        return list_variables(cls, _PREFIX)
+
+    @classmethod
     def from_environment(
         cls, environ: Mapping[str, str] | None = None, *, options: Mapping[str, str] | None = None
     ) -> Self:
@@ -214,4 +219,4 @@ class KubernetesSettings(BaseModel):
             raise InvalidError(
                 f"The backend 'kubernetes' has no option {name!r}.{did_you_mean(name, cls.model_fields)}"
             )
-        return read_settings(cls, list_variables(cls, _PREFIX), environ, given=chosen)
+        return read_settings(cls, cls.name_variables(), environ, given=chosen)

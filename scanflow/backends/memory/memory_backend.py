@@ -53,16 +53,20 @@ class Memory(BackendBase):
         self._clock = clock
 
     def batch(self) -> MemoryBatch:
+        """Return the part that runs batch workflows."""
         return self._batch
 
     def online(self, tracker: str | None = None) -> MemoryOnline:  # noqa: ARG002
+        """Return the part that serves online workflows."""
         return self._online
 
     def agents(self, *, ended: Callable[[], None]) -> MemoryAgents:
+        """Return the part that runs agents; ``ended`` is called when an agent ends."""
         self._agents.listeners.append(ended)
         return self._agents
 
     def lease(self, name: str, *, holder: str, duration_s: float) -> MemoryLease:
+        """Return a lease that its holder keeps for ``duration_s`` seconds."""
         return MemoryLease(self._leases, name, holder, duration_s, self._clock)
 
 

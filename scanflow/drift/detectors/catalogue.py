@@ -25,6 +25,7 @@ __all__ = ["choose_detector", "fit", "list_detectors", "load", "make", "score"]
 
 
 def list_detectors() -> tuple[str, ...]:
+    """Return the names of the installed detectors, sorted."""
     return list_plugins("detectors")
 
 
@@ -80,6 +81,7 @@ class Default:
 
 
 def load(folder: Path) -> FittedDetector:
+    """Return the fitted detector that was saved in a folder, of whichever kind it is."""
     detector: Detector = load_plugin("detectors", detector_storage.read_options(folder)["kind"])
     try:
         return detector.load(folder)

@@ -25,11 +25,16 @@ class ClusterNode:
     """A machine of a cluster, with its free resources."""
 
     name: str
+    """Its name."""
+
     cores: float
+    """Its free cores."""
+
     memory_bytes: int | None = None
     """None: unknown, so memory is not considered."""
 
     sockets: int = 1
+    """The number of its sockets."""
 
 
 def build_groups(workers: Sequence[MPIWorker], n_groups: int) -> tuple[tuple[int, ...], ...]:

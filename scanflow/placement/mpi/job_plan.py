@@ -27,22 +27,43 @@ Placing = Callable[[Sequence[MPIWorker], Sequence[Sequence[int]], Sequence[Clust
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedRank:
+    """A rank of an MPI job, with its node and its CPUs."""
+
     rank: int
+    """Its number, from 0."""
+
     worker: int
+    """The number of its worker."""
+
     group: int
+    """The number of its worker's group."""
+
     node: str
+    """The name of its machine."""
+
     cpus: tuple[int, ...] = ()
     """The CPUs that it may run on; empty: its node's kernel or kubelet decides."""
 
     memory_nodes: tuple[int, ...] = ()
+    """The NUMA nodes whose memory it uses; empty: any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MPIPlan:
+    """The workers and ranks of an MPI job, and where each runs."""
+
     name: str
+    """The name of the job."""
+
     granularity: Granularity
+    """The numbers of nodes, workers and groups."""
+
     affinity: AffinityMode
+    """Where ranks may run."""
+
     workers: tuple[MPIWorker, ...]
+    """The workers, in the order of their numbers."""
+
     ranks: tuple[PlacedRank, ...]
     """In the order of their numbers; the ranks of a worker are consecutive."""
 
