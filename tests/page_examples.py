@@ -29,7 +29,7 @@ from tests.waiting import patient
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(page for folder in ("tasks", "coming-from") for page in (ROOT / "docs" / folder).glob("*.md"))
-TIMEOUT_S = 300
+TIMEOUT_S = 900
 PORT = "46666"
 """The port of a server that a page speaks of; the test has another one."""
 

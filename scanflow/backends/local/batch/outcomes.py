@@ -70,7 +70,11 @@ def _summarize(exit_: Exit, timeout_s: float | None) -> str:
     if exit_.reason == "lost":
         return "lost: its shim was killed, so its exit status is unknown"
     if exit_.signal is not None:
-        hint = ", by somebody, or by the kernel as memory ran out" if exit_.signal == signal.SIGKILL else ""
+        hint = (
+            ", by another process, or by the kernel because no memory was left"
+            if exit_.signal == signal.SIGKILL
+            else ""
+        )
         return f"killed by {signal.Signals(exit_.signal).name}{hint}"
     return f"exit code {exit_.exit_code}"
 
