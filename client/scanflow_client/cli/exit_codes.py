@@ -27,9 +27,9 @@ WRONG_INPUT: Final = ExitCode(2, "your input needs a change", "The message says 
 UNAVAILABLE: Final = ExitCode(
     3,
     "something is unavailable, try again",
-    "For example a full disk, a tracker that does not answer, or another process that drives the run. `scanflow doctor`: "
-    "something is wrong. `scanflow status`: the server does not answer. `scanflow down`: something still runs. `scanflow "
-    "drift check --fail-on-drift`: there is drift.",
+    "For example a full disk, a tracker that does not answer, or another process that drives the run. `scanflow "
+    "doctor`: something is wrong. `scanflow status`: the server does not answer. `scanflow down`: something still "
+    "runs. `scanflow drift check --fail-on-drift`: there is drift.",
 )
 DEFECT: Final = ExitCode(4, "a defect of scanflow", "The message names the file with the traceback. Please report it.")
 STOPPED: Final = ExitCode(130, "stopped", "Ctrl-C ended the command.")
