@@ -53,7 +53,8 @@ def build_commands_page() -> Page:
     page = Page("Commands")
     page.add(
         "Every command and option of `scanflow`. `scanflow COMMAND --help` (or `-h`) shows the same. Commands end "
-        "with one of the [exit codes](exit-codes.md). [The command line](../command-line.md) explains what they have in common."
+        "with one of the [exit codes](exit-codes.md). [The command line](../command-line.md) explains what they have "
+        "in common."
     )
     commands = list(list_commands())
     page.add_table(
