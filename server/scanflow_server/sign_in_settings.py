@@ -85,10 +85,12 @@ class SignInSettings(BaseModel):
 
     client_secret: Annotated[SecretStr, AfterValidator(_check_reference)] | None = None
     """A reference to the secret for that name: ``env:NAME``, ``file:PATH`` (relative to the home) or
-    ``k8s:SECRET/KEY``. It is read for each sign-in. Unset: there is none (a public client; PKCE is always used)."""
+    ``k8s:SECRET/KEY``. It is read for each sign-in; steps and
+    agents do not inherit it. Unset: there is none (a public client; PKCE is always used)."""
 
     groups: Annotated[tuple[GroupRule, ...], BeforeValidator(parse_group_rules)] = ()
-    """What groups may do: ``GROUP=TEAM:ROLE``, one a line or separated by semicolons. The first that fits counts."""
+    """What groups may do: ``GROUP=TEAM:ROLE``, one a line or separated by semicolons. ``*`` as TEAM is all
+    teams. The first that fits counts."""
 
     groups_claim: str = "groups"
     """The claim with the names of a person's groups."""

@@ -40,7 +40,7 @@ LIMIT_S = 2
 """A command that takes longer has accepted its input."""
 
 CODES = {0, 1, 2, 3, 130}
-"""Of docs/command-line.md, without 4, a defect of ours."""
+"""Of docs/reference/exit-codes.md, without 4, a defect of ours."""
 
 HELPFUL = re.compile(
     r"scanflow |--[a-z]|[Aa] name is |"

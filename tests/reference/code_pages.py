@@ -53,10 +53,18 @@ def build_commands_page() -> Page:
     page = Page("Commands")
     page.add(
         "Every command and option of `scanflow`. `scanflow COMMAND --help` (or `-h`) shows the same. Commands end "
-        "with one "
-        "of the [exit codes](exit-codes.md). [The command line](../command-line.md) explains what they have in common."
+        "with one of the [exit codes](exit-codes.md). [The command line](../command-line.md) explains what they have "
+        "in common."
     )
-    for name, command in list_commands():
+    commands = list(list_commands())
+    page.add_table(
+        ["command", "what it does"],
+        [
+            (f"[`{name}`](#{name.replace(' ', '-')})", (command.help or "").strip().partition("\n\n")[0])
+            for name, command in commands
+        ],
+    )
+    for name, command in commands:
         page.add(f"## {name}")
         page.describe(name, (command.help or "").strip().replace("<", "\\<"))
         context = Context(command, info_name=name)

@@ -76,10 +76,23 @@ def status(as_json: JsonOption = False) -> None:
         raise typer.Exit(UNAVAILABLE.code)
 
 
+def _complete_event_types(incomplete: str) -> list[str]:
+    from scanflow.agent.event_types import EVENT_TYPES
+
+    return [name for name in EVENT_TYPES if name.startswith(incomplete)]
+
+
 def events(
     follow: Annotated[bool, Option("--follow", "-f", help="Keep printing new events.")] = False,
     type: Annotated[
-        str | None, Option("--type", "-t", metavar="TYPE", help="Only events of this type, such as run.failed.")
+        str | None,
+        Option(
+            "--type",
+            "-t",
+            metavar="TYPE",
+            help="Only events of this type, such as run.failed.",
+            autocompletion=_complete_event_types,
+        ),
     ] = None,
     limit: LimitOption = 50,
     app: Annotated[str | None, Option("--app", metavar="NAME", help="Only events of this application.")] = None,
