@@ -58,7 +58,7 @@ TEMPLATES: Mapping[str, ProjectTemplate] = {
         ProjectTemplate(
             name="notebook",
             summary="a notebook and the module that it imports",
-            command="pip install -r DIR/requirements.txt && jupyter lab DIR/notebook.ipynb",
+            command="jupyter lab DIR/notebook.ipynb",
         ),
     )
 }

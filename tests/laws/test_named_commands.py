@@ -26,7 +26,7 @@ CHECKOUT = Path(__file__).parents[2]
 FOLDERS = ("scanflow", "client", "server", "agents")
 PAGES = [
     *sorted(CHECKOUT.glob("*.md")),
-    *sorted(page for page in (CHECKOUT / "docs").rglob("*.md") if page.parent.name != "decisions"),
+    *sorted(page for page in (CHECKOUT / "docs").rglob("*.md") if not {"decisions", "reference"} & {*page.parts}),
     *sorted((CHECKOUT / "tutorials").rglob("*.md")),
     *sorted(file for file in (CHECKOUT / "deploy").rglob("*") if file.suffix in {".md", ".txt", ".yaml"}),
 ]
@@ -51,6 +51,7 @@ class Named(NamedTuple):
 
 def find_commands(place: str, text: str) -> Iterator[Named]:
     """Yield the commands that a text names."""
+    text = re.sub(r"\$\((?!scanflow)[^)\n]*\)", HOLE, text)  # what another program prints
     for match in re.finditer(r"(?:\.venv/bin/)?\bscanflow (?=[a-z-])", text):
         before, rest = text[: match.start()], text[match.end() :].partition("\n")[0]
         quoted = before[-1:] in {"'", '"', "`"}

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 CHECKOUT = Path(__file__).parents[2]
-MADE = (".venv/", "site/")
+MADE = (".venv/", "dist/", "site/")
 """What commands make, and no checkout has."""
 
 
