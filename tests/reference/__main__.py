@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.reference.pages import FOLDER, build_reference
+from tests.reference.reference_pages import FOLDER, build_reference
 
 
 def main() -> None:

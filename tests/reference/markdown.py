@@ -27,13 +27,13 @@ class Page:
     def add_table(self, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Add a table. The last cell of each row is its description; the first one is its name."""
         listed = [list(row) for row in rows]
-        self.undescribed += [f"{self.title}: {row[0].strip('`')}" for row in listed if not has_words(row[-1])]
+        self.undescribed += [f"{self.title}: {row[0].strip('`')}" for row in listed if not has_text(row[-1])]
         lines = [head, ["---"] * len(head), *([escape_cell(cell) for cell in row] for row in listed)]
         self.add("\n".join(f"| {' | '.join(line)} |" for line in lines))
 
     def describe(self, name: str, text: str) -> None:
         """Add the description of an entry that has a heading of its own."""
-        if not has_words(text):
+        if not has_text(text):
             self.undescribed.append(f"{self.title}: {name}")
         self.add(text)
 
@@ -41,7 +41,7 @@ class Page:
         return "\n".join(self.lines)
 
 
-def has_words(text: str) -> bool:
+def has_text(text: str) -> bool:
     return len(re.findall(r"\w+", text)) >= 2 or bool(re.search(r"\w\.", text))
 
 

@@ -61,8 +61,8 @@ def read_own_summary(thing: Any) -> str:
 
 def has_own_docstring(cls: type) -> bool:
     text = vars(cls).get("__doc__")
-    made = dataclasses.is_dataclass(cls) and str(text).startswith(f"{cls.__name__}(")
-    return bool(text) and not made and not str(text).startswith(f"{cls.__name__}(")
+    is_generated = dataclasses.is_dataclass(cls) and str(text).startswith(f"{cls.__name__}(")
+    return bool(text) and not is_generated and not str(text).startswith(f"{cls.__name__}(")
 
 
 def find_assignment_doc(module: str, name: str) -> str:

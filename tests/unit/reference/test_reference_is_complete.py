@@ -56,14 +56,14 @@ def find_variables(files: Iterator[Path]) -> dict[str, str]:
 
 def test_every_variable_that_the_sources_name_is_listed() -> None:
     listed = list_setting_names()
-    found = find_variables(list_files(*SOURCES)) | find_variables(list_files("deploy", pattern="*.*"))
-    assert len(found) > 90
-    assert {name: place for name, place in found.items() if not is_listed(name, listed)} == {}
+    named = find_variables(list_files(*SOURCES)) | find_variables(list_files("deploy", pattern="*.*"))
+    assert len(named) > 90
+    assert {name: place for name, place in named.items() if not is_listed(name, listed)} == {}
 
 
 def test_every_variable_that_the_documentation_names_is_listed() -> None:
-    listed, found = list_setting_names() | FOR_TESTS, find_variables(list_files("docs", "tutorials", pattern="*.md"))
-    assert {name: place for name, place in found.items() if not is_listed(name, listed)} == {}
+    listed, named = list_setting_names() | FOR_TESTS, find_variables(list_files("docs", "tutorials", pattern="*.md"))
+    assert {name: place for name, place in named.items() if not is_listed(name, listed)} == {}
 
 
 def is_listed(name: str, listed: set[str]) -> bool:
@@ -99,10 +99,10 @@ def read_pattern(node: ast.expr) -> str:
 
 
 def test_every_type_of_event_that_the_sources_name_is_listed() -> None:
-    found = find_event_types()
-    patterns = {name: re.escape(name).replace(r"\*", r"[a-z]+") for name in found}
+    named = find_event_types()
+    patterns = {name: re.escape(name).replace(r"\*", r"[a-z]+") for name in named}
     unlisted = {
-        name: found[name]
+        name: named[name]
         for name, pattern in patterns.items()
         if name not in NO_EVENTS and not any(re.fullmatch(pattern, listed) for listed in EVENT_TYPES)
     }
@@ -136,8 +136,8 @@ def test_every_metric_that_the_sources_name_is_listed() -> None:
     listed = {*FAMILIES, *(name for name, *_ in list_server_metrics())}
     pattern = r'"(scanflow_[a-z_]+?)(?:_total|_bucket|_sum|_count)?"'
     folders = ("server/scanflow_serving", "scanflow/backends/local/services")
-    found = {name for file in list_files(*folders) for name in re.findall(pattern, file.read_text(encoding="utf-8"))}
-    named = {name for name in found if not name.startswith(("scanflow_serving", "scanflow_custom"))}
+    named = {name for file in list_files(*folders) for name in re.findall(pattern, file.read_text(encoding="utf-8"))}
+    named = {name for name in named if not name.startswith(("scanflow_serving", "scanflow_custom"))}
     assert named - listed - {*NO_EVENTS} == set()
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from tests.grammar import CHECKOUT
 from tests.reference.docstrings import format_annotation, read_arguments
-from tests.reference.markdown import Page, escape_cell, format_docstring, has_words
-from tests.reference.pages import FOLDER, Reference, build_reference
+from tests.reference.markdown import Page, escape_cell, format_docstring, has_text
+from tests.reference.reference_pages import FOLDER, Reference, build_reference
 from tests.reference.tables import list_chart_values
 
 INDEX = CHECKOUT / "docs" / "index.md"
@@ -59,8 +59,8 @@ def test_what_has_no_description_is_named() -> None:
 
 
 @pytest.mark.parametrize(("text", "expected"), [("", False), ("x", False), ("Two words", True), ("Stop.", True)])
-def test_a_description_has_words(text: str, expected: bool) -> None:
-    assert has_words(text) == expected
+def test_a_description_has_text(text: str, expected: bool) -> None:
+    assert has_text(text) == expected
 
 
 def test_a_docstring_becomes_markdown() -> None:
