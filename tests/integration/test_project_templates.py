@@ -125,7 +125,7 @@ def test_what_cannot_be_written_says_why(quick_cli: Cli, tmp_path: Path, argumen
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
-def test_the_service_is_trained_deployed_asked_and_deleted(folder: Path) -> None:
+def test_the_service_is_trained_deployed_called_and_deleted(folder: Path) -> None:
     project = write_project(folder, "service")
     assert '"version": 1' in scanflow(project, "run", "app.py:training")
     scanflow(project, "deploy", "app.py:serve")

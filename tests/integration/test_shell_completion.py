@@ -95,7 +95,7 @@ def press_tab(shell: str, typed: str, word: str, *, wait_s: float) -> bool:
 def read_until(terminal: int, text: str, wait_s: float) -> bool:
     """Read what a terminal shows until the text is there; return whether it is."""
     shown, until = "", time.monotonic() + wait_s
-    while text not in shown and (left := until - time.monotonic()) > 0:
-        if select.select([terminal], [], [], left)[0]:
+    while text not in shown and (remaining_s := until - time.monotonic()) > 0:
+        if select.select([terminal], [], [], remaining_s)[0]:
             shown += os.read(terminal, 4096).decode(errors="replace")
     return text in shown

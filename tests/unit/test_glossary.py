@@ -28,7 +28,7 @@ def test_every_line_of_the_list_is_an_entry() -> None:
     assert len(ENTRIES) == sum(line.startswith("- ") for line in GLOSSARY.splitlines()) > 50
 
 
-def test_words_are_there_once_and_in_order() -> None:
+def test_terms_are_there_once_and_in_order() -> None:
     words = [entry["word"].casefold() for entry in ENTRIES]
     assert words == sorted(set(words))
 
