@@ -28,9 +28,9 @@ def test_every_line_of_the_list_is_an_entry() -> None:
     assert len(ENTRIES) == sum(line.startswith("- ") for line in GLOSSARY.splitlines()) > 50
 
 
-def test_terms_are_there_once_and_in_order() -> None:
-    words = [entry["word"].casefold() for entry in ENTRIES]
-    assert words == sorted(set(words))
+def test_each_term_is_there_once_and_in_order() -> None:
+    terms = [entry["word"].casefold() for entry in ENTRIES]
+    assert terms == sorted(set(terms))
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=[entry["word"] for entry in ENTRIES])
