@@ -53,12 +53,13 @@ def write_report(client: ControlClient, app: str | None, folder: Path) -> Path:
     ``app`` None: the only application that has agents.
     """
     events = client.events_so_far(type=TYPES)
-    apps = sorted({event.app for event in events})
+    apps = sorted({event.app for event in events} - {""})
     if not apps:
         raise NotFoundError("No agent has reported an event yet. See which agents run: scanflow agents")
     if app is None and len(apps) > 1:
         raise UsageError(
-            f"Agents of {', '.join(apps)} have reported events. Name one: scanflow events --report --app {apps[0]}"
+            f"There are events of the applications {', '.join(apps)}. Name one: scanflow events --report --app "
+            f"{apps[0]}"
         )
     name = app or apps[0]
     if name not in apps:

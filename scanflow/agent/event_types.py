@@ -242,6 +242,7 @@ EVENT_TYPES: Final[Mapping[str, EventType]] = {
         _VERSION
         | {
             "expected": "The accuracy that its training measured.",
+            "tolerance": "Of a regression, how far off a right prediction may be.",
             "value": "The accuracy, 0 to 1.",
             "low": "The lower bound of its confidence interval.",
             "high": "The upper bound of its confidence interval.",

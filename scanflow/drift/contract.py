@@ -15,6 +15,9 @@ from scanflow.errors import InvalidError
 __all__ = ["DetectionOutputs", "TrainingOutputs", "parse_detection_outputs", "parse_training_outputs"]
 
 Purpose: TypeAlias = Literal["train", "evaluate"]
+TOLERANCE = "tolerance"
+"""The tag of a model version that says how far off a right answer of a regression may be."""
+
 PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 
 MAX_COLUMNS = 10
@@ -173,6 +176,19 @@ def _explain(who: str, outputs: Mapping[str, Any], detail: ErrorDetails) -> str:
     name = inner[-1] if inner and output != "columns" else output
     number = "a count" if detail["type"].startswith(("int", "greater")) else "a finite number"
     return f"{who} wrote {name!r} as {detail['input']!r:.60}, which is not {_EXPECTED.get(str(name), number)}. {_PAGE}"
+
+
+def is_right(guess: Any, label: Any, tolerance: float | None = None) -> bool | None:
+    """Return whether a prediction is right; None: it is an amount, of which no tolerance is known.
+
+    ``tolerance``: a number is right that is off by no more. Labels of people may be text.
+    """
+    if tolerance is None:
+        return None if isinstance(guess, float) and not guess.is_integer() else str(guess) == str(label)
+    try:
+        return abs(float(guess) - float(label)) <= tolerance
+    except (TypeError, ValueError):
+        return False
 
 
 def read_purpose(point: Mapping[str, Any]) -> Purpose:

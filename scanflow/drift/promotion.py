@@ -369,7 +369,7 @@ def _format_parts(evidence: PromotionEvidence) -> list[str]:
     if slices:
         changed = any(not part.low <= 0 <= part.high for part in slices.values())
         gains = [f"{name} {_format_gain(part, n=part.n)}" for name, part in slices.items()]
-        parts.append(f"other slices{'' if changed else ' unchanged'}: {', '.join(gains)}")
+        parts.append(f"other slices{'' if changed else ', no clear change'}: {', '.join(gains)}")
     if evidence.drifted:
         parts.append(f"drift in {', '.join(f'`{name}`' for name in evidence.drifted)}")
     return [*parts, f"run {evidence.run}"] if evidence.run else parts

@@ -35,7 +35,7 @@ class CriticalPoint(BaseModel):
     index: int
     """The index of the sample in its batch."""
 
-    guess: int | str
+    guess: int | float | str
     """The model's prediction."""
 
     score: float
@@ -77,7 +77,7 @@ class ScoredSamples:
     runs: Sequence[str]
     """(n,): the run in which each was predicted."""
 
-    guesses: Sequence[int | str]
+    guesses: Sequence[int | float | str]
     """(n,): the model's predictions."""
 
     strangeness: Floats

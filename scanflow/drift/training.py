@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scanflow.drift.contract import Purpose, read_purpose
+from scanflow.drift.contract import TOLERANCE, Purpose, read_purpose
 from scanflow.drift.detecting import MAX_LISTED, load_learnt_points, load_user_function
 from scanflow.drift.evaluation import (
     check_target,
@@ -56,6 +56,7 @@ def retrain(
     tags = {
         "scanflow.run": os.environ.get("SCANFLOW_RUN", ""),
         "scanflow.step": os.environ.get("SCANFLOW_STEP", "train"),
+        **({} if tolerance is None else {TOLERANCE: f"{tolerance:g}"}),
     }
     if not labels:
         _train_first(tracker, app, team, learn, data, model_name, alias, evaluation_share, tolerance, tags)

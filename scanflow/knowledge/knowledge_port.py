@@ -386,7 +386,10 @@ def _select_version(versions: Sequence[ModelVersion], name: str, version: int | 
         alias for model_version in versions for alias in model_version.aliases
     ]
     if isinstance(version, str):
-        raise NotFoundError(f"Model {name!r} has no version with the alias {version!r}.{did_you_mean(version, names)}")
+        advice = f" Promote one: scanflow models promote {name} {names[0]}" if version == "champion" and names else ""
+        raise NotFoundError(
+            f"Model {name!r} has no version with the alias {version!r}.{did_you_mean(version, names)}{advice}"
+        )
     # Numbers that look alike are not near each other, so they are listed rather than guessed at.
     raise NotFoundError(f"Model {name!r} has no version {version}. Known: {', '.join(names)}.")
 

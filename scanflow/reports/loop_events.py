@@ -14,12 +14,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from scanflow.agent.agent_records import Event
+from scanflow.drift.contract import is_right
 from scanflow.drift.performance import measure_accuracy
 from scanflow.drift.slices import CURRENT
 from scanflow.errors import InvalidError
 from scanflow.reports.report_data import Kind, LoopEvent, ModelUse, RequestCounts, ScoredAnswers, Version
 
 MEASURED_EVENT = "service.measured"
+ACCURACY_EVENT = "accuracy.measured"
 LABELS = "labels"
 """The agent's name in events of labels: people or a labeller."""
 
@@ -120,10 +122,13 @@ def count_answers(events: Sequence[Event], labels: Iterable[Mapping[str, Any]]) 
     Those were drawn at random from the window; what was picked to learn from is what the model is least sure of.
     """
     rights: dict[str, list[bool]] = {}
+    tolerance = _find_tolerance(events)
     for point in labels:
         guess, label = point.get("guess"), point.get("label")
         if point.get("purpose") == "evaluate" and label is not None and guess not in (None, -1):
-            rights.setdefault(str(point.get("run")), []).append(str(guess) == str(label))
+            answer = is_right(guess, label, tolerance)
+            if answer is not None:
+                rights.setdefault(str(point.get("run")), []).append(answer)
     windows: dict[str, float] = {}
     champions = [(at, f"V{number}") for at, number in collect_champions(events) if number is not None]
     asked = ""
@@ -140,6 +145,12 @@ def count_answers(events: Sequence[Event], labels: Iterable[Mapping[str, Any]]) 
         version = served[0] if served else asked or "the model in use"
         answers.append(ScoredAnswers(at=at, version=version, right=sum(rights[run]), n=len(rights[run])))
     return answers
+
+
+def _find_tolerance(events: Sequence[Event]) -> float | None:
+    """Return how far off a right answer of a regression may be, as the newest measurement reported it."""
+    values = (event.data.get("tolerance") for event in reversed(events) if event.type == ACCURACY_EVENT)
+    return next((float(value) for value in values if isinstance(value, int | float)), None)
 
 
 def list_drifted_columns(event: Event) -> list[dict[str, Any]]:
@@ -359,5 +370,5 @@ _RUN_EVENTS = frozenset({"drift.found", "drift.suspected", "drift.continues", "d
 LOOP_TYPES = tuple(_FORMATTERS)
 """The types of the events that agents' lanes show."""
 
-TYPES = (*LOOP_TYPES, MEASURED_EVENT)
+TYPES = (*LOOP_TYPES, MEASURED_EVENT, ACCURACY_EVENT)
 """The types of the events that belong to a story."""

@@ -80,6 +80,7 @@ def test_each_file_gets_its_own_result_and_only_what_changed_runs_again(folder: 
     assert run(folder, cli) == {}
     (folder / "app.py").write_text(f"# a comment\n{(folder / 'app.py').read_text()}")
     assert run(folder, cli) == {}, "a comment is no change"
+    assert run(folder, cli, "-p", "greet.times=1") == {}, "its default, which a server's definition has as well"
 
     (folder / "data.txt").write_text("two")
     (folder / "part-02.csv").write_text("changed\n")

@@ -64,8 +64,8 @@ def format_variable_default(field: FieldInfo) -> str:
     value = None if field.is_required() or field.default_factory is not None else field.default
     if isinstance(value, bool):
         return "`1`" if value else "`0`"
-    if isinstance(value, float) and value == int(value):
-        value = int(value)
+    if isinstance(value, float):
+        value = f"{value:g}"
     return "" if value in (None, "", ()) else format_code(str(value))
 
 

@@ -126,7 +126,7 @@ def test_a_history_longer_than_one_answer_is_wholly_read(monkeypatch: pytest.Mon
 def test_of_several_applications_one_is_to_be_named(tmp_path: Path) -> None:
     server = keeps(make_evaluation_event(1, app="shop"), make_evaluation_event(2, app="bank"))
     with pytest.raises(
-        UsageError, match=r"Agents of bank, shop have reported events\. Name one: scanflow events --report --app"
+        UsageError, match=r"There are events of the applications bank, shop\. Name one: scanflow events --report --app"
     ):
         write_report(server, None, tmp_path)
     with pytest.raises(NotFoundError, match=r"No agent of .shopp. .* Did you mean .shop."):
@@ -371,6 +371,15 @@ def test_only_points_drawn_at_random_tell_the_accuracy_and_unlabelled_ones_or_un
         [make_event(0, "service.measured", **asked), make_drift_event(1, "a-b-0")], labels("a-b-0", 1, 1)
     )
     assert before.version == "V7"  # no version was compared yet
+
+
+def test_amounts_are_right_within_the_tolerance_that_was_reported_and_else_tell_nothing() -> None:
+    points = [point | {"guess": 1.5} for point in labels("a-b-0", right=2, n=4)]
+    points[0] |= {"label": 1.4}
+    drift = make_drift_event(1, "a-b-0")
+    assert count_answers([drift], points) == []
+    [count] = count_answers([drift, make_event(2, "accuracy.measured", tolerance=0.2, value=0.25)], points)
+    assert (count.right, count.n) == (1, 4)
 
 
 def test_counts_in_another_form_are_left_out() -> None:

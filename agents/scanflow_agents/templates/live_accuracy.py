@@ -12,7 +12,7 @@ from pydantic import Field
 
 from scanflow.agent.context import Context
 from scanflow.app.model import Model, Number
-from scanflow.drift.contract import read_purpose
+from scanflow.drift.contract import TOLERANCE, is_right, read_purpose
 from scanflow.drift.performance import Accuracy, measure_accuracy
 from scanflow.errors import InvalidError
 from scanflow.knowledge.knowledge_records import ModelVersion
@@ -43,17 +43,30 @@ class AccuracyLoss(Model):
     too_much: bool
 
 
-def measure_live_accuracy(points: Sequence[Mapping[str, Any]]) -> Accuracy | None:
-    """Return the accuracy on the labelled points for evaluation; None: there are none."""
+def measure_live_accuracy(points: Sequence[Mapping[str, Any]], tolerance: float | None = None) -> Accuracy | None:
+    """Return the accuracy on the labelled points for evaluation; None: there are none of which it is known.
+
+    ``tolerance``: of a regression, how far off a right answer may be.
+    """
     evaluated = [point for point in points if read_purpose(point) == "evaluate" and point.get("guess") is not None]
-    right = sum(str(point["guess"]) == str(point["label"]) for point in evaluated)
-    return measure_accuracy(right, len(evaluated)) if evaluated else None
+    answers = [is_right(point["guess"], point["label"], tolerance) for point in evaluated]
+    rights = [answer for answer in answers if answer is not None]
+    return measure_accuracy(sum(rights), len(rights)) if rights else None
 
 
 def find_expected_accuracy(champion: ModelVersion) -> float | None:
     """Return the accuracy in a version's tags, if any."""
+    return _find_number(champion, "accuracy")
+
+
+def find_tolerance(champion: ModelVersion) -> float | None:
+    """Return how far off a right answer may be, which a training of a regression leaves in a version's tags."""
+    return _find_number(champion, TOLERANCE)
+
+
+def _find_number(champion: ModelVersion, tag: str) -> float | None:
     try:
-        return float(champion.tags["accuracy"])
+        return float(champion.tags[tag])
     except (KeyError, ValueError):
         return None
 
@@ -67,7 +80,7 @@ def compute_loss(
         InvalidError: the expected or the estimated accuracy is missing.
     """
     if options.retrain_when == "realised_loss":
-        now, before = measure_live_accuracy(points), find_expected_accuracy(champion)
+        now, before = measure_live_accuracy(points, find_tolerance(champion)), find_expected_accuracy(champion)
         if before is None:
             raise InvalidError(
                 f"Version {champion.version} of {champion.name!r} has no tag 'accuracy', so its loss is unknown. Tag "

@@ -34,6 +34,7 @@ from scanflow_agents.templates.live_accuracy import (
     LossOptions,
     compute_loss,
     find_expected_accuracy,
+    find_tolerance,
     measure_live_accuracy,
 )
 from scanflow_agents.templates.model_registry import RegisteredModel, format_model_uri
@@ -149,11 +150,12 @@ class AccuracyReports:
         self._model, self._reported = model, set[tuple[int, int]]()
 
     def report(self, context: Context, champion: ModelVersion, points: Sequence[Mapping[str, Any]]) -> None:
-        now = measure_live_accuracy(points)
+        tolerance = find_tolerance(champion)
+        now = measure_live_accuracy(points, tolerance)
         if now is None or (champion.version, now.n) in self._reported:
             return
         self._reported.add((champion.version, now.n))
-        about = {"version": champion.version, "expected": find_expected_accuracy(champion)}
+        about = {"version": champion.version, "expected": find_expected_accuracy(champion), "tolerance": tolerance}
         report_event(context, "accuracy.measured", f"model/{self._model.name}", **about, **asdict(now))
 
 

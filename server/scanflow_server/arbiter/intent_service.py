@@ -151,6 +151,8 @@ class IntentService:
             row = intent_store.get(connection, id)
             if row.action.state != "pending" or row.action.began is not None:
                 advice = f" Revert it: scanflow approve {id} --revert" if row.action.state == "succeeded" else ""
+                if row.action.state == "refused" and row.action.decision.reason:
+                    advice = f" {row.action.decision.reason.rstrip('.')}."
                 raise UsageError(f"The intent {id!r} cannot be refused (state: {_describe_state(row.action)}).{advice}")
             text = append_reason(f"{by} refused it", reason)
             decision = Decision(intent=id, verdict="refuse", reason=text, by=by, at=self._clock())

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scanflow.drift.contract import parse_detection_outputs, parse_training_outputs, read_purpose
+from scanflow.drift.contract import is_right, parse_detection_outputs, parse_training_outputs, read_purpose
 from scanflow.drift.slices import Slice
 from scanflow.errors import InvalidError
 
@@ -86,3 +86,21 @@ def test_a_point_is_for_training_unless_it_says_otherwise() -> None:
     assert read_purpose({"id": "r:1", "purpose": "evaluate"}) == "evaluate"
     with pytest.raises(InvalidError, match="'r:1' has the purpose 'both'"):
         read_purpose({"id": "r:1", "purpose": "both"})
+
+
+@pytest.mark.parametrize(
+    ("guess", "label", "tolerance", "expected"),
+    [
+        ("dog", "dog", None, True),
+        (3, 4, None, False),
+        (3.0, 3.0, None, True),
+        (21.8, 22, None, None),
+        (21.8, "22", 0.5, True),
+        (21.8, 25, 3, False),
+        (21.8, "many", 3, False),
+    ],
+)
+def test_an_amount_is_right_within_the_tolerance_and_of_unknown_truth_without_one(
+    guess: Any, label: Any, tolerance: float | None, expected: bool | None
+) -> None:
+    assert is_right(guess, label, tolerance) is expected

@@ -122,7 +122,7 @@ def test_a_promotion_is_described_in_one_sentence() -> None:
     evidence = decide([NOW, CLEAN]).evidence(**about)
     assert format_decision(json.loads(evidence.model_dump_json())) == (
         "Replace version 1 (71.2 %) by version 3 (93.2 %), n = 59, +22.0 points (+10.5 to +32.1); gain on the "
-        "expected traffic +19.2 (+9.4 to +28.9): current 90 %, clean 10 %; other slices unchanged: "
+        "expected traffic +19.2 (+9.4 to +28.9): current 90 %, clean 10 %; other slices, no clear change: "
         "clean -0.2 (-0.8 to +0.4, n = 500); drift in `latitude`; run bold-fox-1"
     )
 

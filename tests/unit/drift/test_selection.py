@@ -60,6 +60,12 @@ def select_samples(x: Any, *, most: int = 100, seed: int = 0, weak: Any = None) 
     return select(x, samples, most=most, evaluation_share=SHARE, generator=np.random.default_rng(seed))
 
 
+def test_the_prediction_of_a_point_may_be_an_amount() -> None:
+    point = CriticalPoint(id="r:0", run="r", index=0, guess=21.5, score=0.5)
+    assert CriticalPoint.model_validate_json(point.model_dump_json()).guess == 21.5
+    assert CriticalPoint.model_validate_json(point.model_dump_json().replace("21.5", "21")).guess == 21
+
+
 def test_a_share_of_the_labels_is_for_evaluation_and_by_digest() -> None:
     x = table(1000)
     points = select_samples(x)

@@ -30,8 +30,10 @@ def knowledge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryKnowledg
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "weights").write_bytes(b"1")
 
-    def register(_model: Any, name: str, **_about: Any) -> int:
-        return knowledge.register_model(name, tmp_path / "model", app="bank", team="ml").version
+    def register(_model: Any, name: str, *, tags: dict[str, str], **_about: Any) -> int:
+        version = knowledge.register_model(name, tmp_path / "model", app="bank", team="ml").version
+        knowledge.set_model_tags(name, version, tags)
+        return version
 
     monkeypatch.setattr(mlflow_models, "register", register)
     monkeypatch.setattr(mlflow_models, "limit_logs", lambda: None)
@@ -59,3 +61,9 @@ def test_a_training_by_hand_leaves_the_version_in_use(
     assert (
         "version 1 stays\n@champion. Put it to use by name: scanflow models promote loans 2" in capsys.readouterr().out
     )
+
+
+def test_a_version_of_a_regression_says_its_tolerance(knowledge: MemoryKnowledge) -> None:
+    training.retrain(fit="fit", data="data", model_name=NAME, tolerance=2.5)
+    training.retrain(fit="fit", data="data", model_name=NAME)
+    assert [version.tags.get("tolerance") for version in knowledge.list_model_versions(NAME)] == [None, "2.5"]

@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from scanflow.app.executor import Executor
-from scanflow.app.steps import check_parameters
+from scanflow.app.steps import check_parameters, get_exact_defaults
 from scanflow.backends.local.batch.step_programs import StepPrograms
 from scanflow.backends.pickles import read_signed
 from scanflow.backends.run_records import TaskRecord
@@ -40,7 +40,7 @@ class StepKeys:
         key = self.cache_keys.compute(
             node,
             self._describe_code(node),
-            {**parameters.value, **_list_path_parameters(node, parameters.value)},
+            {**_list_exact_defaults(node), **parameters.value, **_list_path_parameters(node, parameters.value)},
             exact=parameters.exact,
             requirements=python.requirements or (),
             requirements_folder=python.base,
@@ -105,6 +105,11 @@ def find_stale_file(files: Iterable[str]) -> str | None:
         if now != loaded if loaded is not None else max(now[2:]) / 1e9 > started:
             return file
     return None
+
+
+def _list_exact_defaults(node: Executor) -> dict[str, Any]:
+    """Return the defaults that a definition has which was sent to a server: keys are the same with and without one."""
+    return {} if node.target is None or node.target.call is None else get_exact_defaults(node.target.call)
 
 
 def _list_path_parameters(node: Executor, parameters: Mapping[str, Any]) -> dict[str, PurePath]:

@@ -84,3 +84,15 @@ def test_the_accuracy_is_reported_as_labels_come(drift: LoopHarness) -> None:
         (measurement["n"], measurement["value"], measurement["expected"], measurement["version"])
         for measurement in measurements
     ] == [(100, 0.9, 0.95, 1), (200, pytest.approx(0.70), 0.95, 1)]
+
+
+@pytest.mark.parametrize(("tolerance", "values"), [(None, []), ("3", [0.9])])
+def test_the_accuracy_of_a_regression_counts_what_is_within_the_tolerance_of_its_training(
+    drift: LoopHarness, tolerance: str | None, values: list[float]
+) -> None:
+    if tolerance is not None:
+        drift.tracker.set_model_tags("mnist_cnn", 1, {"tolerance": tolerance})
+    for guess, part in ((5.5, range(90)), (11.5, range(90, 100))):  # the label is 7
+        drift.give_labels([f"e:{number}" for number in part], purpose="evaluate", run="calm-otter-1", guess=guess)
+    drift.look(drift.load("planner"), "planner", "count_number_of_pickeddata")
+    assert [event.data["value"] for event in list_events(drift, "accuracy.measured")] == values

@@ -168,6 +168,8 @@ def test_what_waits_for_a_yes_is_done_after_it_and_never_after_a_no(harness: Arb
         harness.engine.approve("i1", by="ann")
     with pytest.raises(UsageError, match=r"cannot be refused \(state: succeeded\)"):
         harness.engine.intents.refuse("i1", by="bob")
+    with pytest.raises(UsageError, match=r"cannot be refused \(state: refused\)\. bob refused it: too many\."):
+        harness.engine.intents.refuse("i2", by="ann")
     with pytest.raises(NotFoundError, match="no action 'i9'"):
         harness.engine.intents.refuse("i9", by="bob")
 
