@@ -341,7 +341,7 @@ class LoopHarness:
         assert self.champion() == version
         return intent
 
-    def give_labels(self, ids: Sequence[str], *, purpose: str = "train", run: str = "r", guess: int = 1) -> None:
+    def give_labels(self, ids: Sequence[str], *, purpose: str = "train", run: str = "r", guess: float = 1) -> None:
         fields: dict[str, Any] = {"run": run, "purpose": purpose, "data": {}, "guess": guess, "score": 0.5}
         self.control_plane.want_labels("mnist", [{"id": id, **fields} for id in ids])
         self.control_plane.give_labels("mnist", dict.fromkeys(ids, 7), by="ada")
