@@ -88,9 +88,9 @@ def fit_inputs(
     if len(declared) == 1 and not types.keys() & inputs.keys():
         return _stack(inputs, declared[0])
     if types and (unknown := [name for name in inputs if name not in types]):
-        raise InvalidError(
-            f"The service has no input {unknown[0]!r}.{did_you_mean(unknown[0], types)} It has {', '.join(types)}."
-        )
+        advice = did_you_mean(unknown[0], types)
+        names = "" if advice.startswith(" Known") else f" It has {', '.join(types)}."
+        raise InvalidError(f"The service has no input {unknown[0]!r}.{advice}{names}")
     texts = [name for name, kind in types.items() if kind == "BYTES" and name in inputs]
     given = {**inputs, **(read_texts(texts) if texts else {})}
     contents = {str(tensor["name"]): _find_content(tensor) for tensor in declared}

@@ -387,10 +387,10 @@ class _Watcher:
 
 
 def _format_failure(state: DesiredState, reason: str) -> str:
-    reason = reason.rstrip(".")
+    reason = reason if reason.endswith((".", "?")) else f"{reason}."
     if state.fallback is None:
         return (
-            f"The service {state.name!r} could not be deployed: {reason}. Its logs: scanflow logs {state.name}. Remove "
+            f"The service {state.name!r} could not be deployed: {reason} Its logs: scanflow logs {state.name}. Remove "
             f"it: scanflow delete {state.name}"
         )
-    return f"The change of {state.name!r} did not take effect: {reason}. The previous version is still served."
+    return f"The change of {state.name!r} did not take effect: {reason} The previous version is still served."

@@ -188,7 +188,7 @@ def wait_until_gone(folder: ServiceFolder, watcher: Watcher) -> None:
 
 def _describe_failure(desired: DesiredState) -> str:
     assert desired.failed is not None
-    reason = desired.failed.reason.rstrip(".")
+    reason = desired.failed.reason if desired.failed.reason.endswith((".", "?")) else f"{desired.failed.reason}."
     if desired.hopeless:
-        return f"The service {desired.name!r} could not be deployed: {reason}. Its logs: scanflow logs {desired.name}"
-    return f"The change of {desired.name!r} was reverted, and the previous version is still served: {reason}."
+        return f"The service {desired.name!r} could not be deployed: {reason} Its logs: scanflow logs {desired.name}"
+    return f"The change of {desired.name!r} was reverted, and the previous version is still served: {reason}"
