@@ -186,7 +186,7 @@ def test_a_step_has_its_share_or_part_once_a_node_offers_it(
 ) -> None:
     devices = [f"{gpu}::{share}" for gpu in GPUS for share in range(4)] if workflow == "share" else PARTS
     if workflow == "share":
-        with pytest.raises(UnsupportedError, match="no node offers a share of a GPU"):
+        with pytest.raises(UnsupportedError, match="no node offers the requested share of a GPU"):
             deployer.run(make_request(source, workflow))
     with advertise_devices(cluster, resource, devices, labels) as other, labelled_node(cluster, offer.node, labels):
         assert other.node == offer.node

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.conftest import home_in
 from tests.page_examples import (
     PAGES,
     PageRun,
@@ -43,6 +46,13 @@ $ scanflow run gpu.py
 """
 
 
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a short name, and a home beside it: long ones are printed over several lines."""
+    with tempfile.TemporaryDirectory() as parent, home_in(Path(parent)):
+        yield Path(parent) / "page"
+
+
 def run_page(page: Path, folder: Path) -> list[str]:
     """Run a page, and return what differs from what it says."""
     folder.mkdir()
@@ -66,15 +76,15 @@ def mark_page(page: Path) -> Any:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", [mark_page(page) for page in PAGES if not is_nightly(page)])
-def test_a_page_does_what_it_says(page: Path, home: Path, tmp_path: Path) -> None:
-    assert not run_page(page, tmp_path / "page")
+def test_a_page_does_what_it_says(page: Path, folder: Path) -> None:
+    assert not run_page(page, folder)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("page", [mark_page(page) for page in PAGES if is_nightly(page)])
-def test_a_page_that_takes_long_does_what_it_says(page: Path, home: Path, tmp_path: Path) -> None:
-    assert not run_page(page, tmp_path / "page")
+def test_a_page_that_takes_long_does_what_it_says(page: Path, folder: Path) -> None:
+    assert not run_page(page, folder)
 
 
 def test_a_pages_blocks_are_files_commands_and_what_is_left_out(tmp_path: Path) -> None:
