@@ -165,10 +165,14 @@ def test_engines_that_lose_claims_are_refused_by_name_with_one_that_does_not(tmp
 
     check_workflow(app, online, compute_shape(online), settings(serving="kserve"))
     check_workflow(app, online, compute_shape(online), settings(serving="seldon", gpu_requests="device-plugin"))
-    with pytest.raises(UnsupportedError, match=r"Workflow 'serve': Seldon Core .*loses .*SERVING=deployment"):
+    with pytest.raises(
+        UnsupportedError, match=r"Workflow 'serve': Seldon Core .*without their claims .*SERVING=deployment"
+    ):
         check_workflow(app, online, compute_shape(online), settings(serving="seldon"))
     build_pod_program(app, hpc, settings(mpi="mpi-operator"))
-    with pytest.raises(UnsupportedError, match=r"MPIWorkload 'ring': Volcano .*loses .*MPI=mpi-operator"):
+    with pytest.raises(
+        UnsupportedError, match=r"MPIWorkload 'ring': Volcano .*without their claims .*MPI=mpi-operator"
+    ):
         build_pod_program(app, hpc, settings(mpi="volcano"))
 
 
