@@ -297,7 +297,9 @@ def test_a_copy_has_capacity_beside_what_runs_or_is_refused(file: Path) -> None:
     with pytest.raises(InvalidError, match=r"with 2 cores does not fit: 1 of 2 are free .*\(--cores 1\), or delete"):
         build_search_space(target, machine, [other], cores=None, batches=[])
     full = other.model_copy(update={"instances": (other.instances[0], other.instances[0])})
-    with pytest.raises(InvalidError, match=r"with 2 cores does not fit: 0 of 2 are free .* all the same, delete or"):
+    with pytest.raises(
+        InvalidError, match=r"with 2 cores does not fit: 0 of 2 are free .* For the time of the search, delete or"
+    ):
         build_search_space(target, machine, [full], cores=None, batches=[])
 
 
