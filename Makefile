@@ -94,11 +94,11 @@ release-images: ## Build and push the base images with SBOM and provenance; REGI
 
 release-docs: env ## Build the documentation with the version on each page into site/
 	@DOCS_VERSION="Scanflow $$($(BIN)/python -m tests.release --version)" NO_MKDOCS_2_WARNING=1 \
-		$(BIN)/mkdocs build --quiet --strict -f .ci/versioned-docs.yml
+		$(BIN)/mkdocs build --strict -f .ci/versioned-docs.yml
 
 .PHONY: docs
 docs: env ## Build the documentation into site/
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 .PHONY: reference
 reference: env ## Write docs/reference anew from the code
