@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from typer import Context
@@ -17,8 +18,22 @@ def load_command_tree() -> Any:
     return root
 
 
+def iterate_commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Yield the words of each command and the command, groups before their members."""
+    yield " ".join(path), group
+    for name, command in group.commands.items():
+        if is_group(command):
+            yield from iterate_commands(command, (*path, name))
+        else:
+            yield " ".join((*path, name)), command
+
+
+def is_group(command: Any) -> bool:
+    return hasattr(command, "commands")
+
+
 def _load(group: Any, context: Context) -> None:
     for name in group.list_commands(context):
         command = group.commands[name] = group.get_command(context, name)
-        if hasattr(command, "commands"):
+        if is_group(command):
             _load(command, Context(command, info_name=name, parent=context))

@@ -6,7 +6,7 @@ import importlib
 import inspect
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from scanflow_server.app import BASE, create_app
 from scanflow_server.server_context import make_context
 from scanflow_server.server_settings import ServerSettings
 from scanflow_serving.endpoints import ENDPOINTS
-from tests.command_tree import load_command_tree
+from tests.command_tree import is_group, iterate_commands, load_command_tree
 from tests.grammar import CHECKOUT
 from tests.reference.docstrings import (
     format_annotation,
@@ -38,17 +38,6 @@ TRIGGERS = ("every", "at", "cron", "on_call", "on_event", "all_of", "any_of")
 PROTO = CHECKOUT / "scanflow" / "protos" / "open_inference_grpc.proto"
 
 
-def list_commands(group: Any = None, path: tuple[str, ...] = ("scanflow",)) -> Iterator[tuple[str, Any]]:
-    """Yield the name of each command and the command, groups before their members."""
-    group = load_command_tree() if group is None else group
-    yield " ".join(path), group
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from list_commands(command, (*path, name))
-        else:
-            yield " ".join((*path, name)), command
-
-
 def build_commands_page() -> Page:
     page = Page("Commands")
     page.add(
@@ -56,7 +45,7 @@ def build_commands_page() -> Page:
         "with one of the [exit codes](exit-codes.md). [The command line](../command-line.md) explains what they have "
         "in common."
     )
-    commands = list(list_commands())
+    commands = list(iterate_commands(load_command_tree(), ("scanflow",)))
     page.add_table(
         ["command", "what it does"],
         [
@@ -78,7 +67,7 @@ def build_commands_page() -> Page:
                     for parameter in parameters
                 ],
             )
-        if command.epilog and not hasattr(command, "commands"):
+        if command.epilog and not is_group(command):
             page.add("Examples:", f"```bash\n{command.epilog.strip()}\n```")
     return page
 
@@ -129,8 +118,7 @@ def build_triggers_page() -> Page:
     page = Page("Triggers")
     page.add(
         "A trigger says when a [sensor](../agents.md) fires: `@sensor(sf.every(hours=1))`. Times are in seconds "
-        "unless the "
-        "name says otherwise."
+        "unless the name says otherwise."
     )
     for name in TRIGGERS:
         function = getattr(triggers, name)
@@ -207,8 +195,7 @@ def build_rest_page() -> Page:
         "## The server",
         f"The API of the [control plane](../control-plane.md). A running server describes it at `{BASE}/openapi.json` "
         "(OpenAPI), with the schema of each body; the built site has the same document as `openapi.json` beside "
-        "this page. "
-        "Requests have the header `Authorization: Bearer TOKEN`. Errors are problem documents (RFC 9457).",
+        "this page. Requests have the header `Authorization: Bearer TOKEN`. Errors are problem documents (RFC 9457).",
     )
     groups: dict[str, list[tuple[str, str, str]]] = {}
     for path, methods in build_openapi()["paths"].items():
@@ -222,10 +209,9 @@ def build_rest_page() -> Page:
     page.add(
         "## Services",
         "Each [service](../inference.md) speaks the [Open Inference "
-        "Protocol](https://github.com/kserve/open-inference-protocol) "
-        "(V2), and Seldon's protocol (V1). `{model}` is the name of the service, or of one of its nodes. "
-        "`{version}` is a "
-        "revision of the service, or a version of the node's model. Each `GET` route answers `HEAD`, too.",
+        "Protocol](https://github.com/kserve/open-inference-protocol) (V2), and Seldon's protocol (V1). `{model}` is "
+        "the name of the service, or of one of its nodes. `{version}` is a revision of the service, or a version of "
+        "the node's model. Each `GET` route answers `HEAD`, too.",
     )
     page.add_table(
         ["route", "protocol", "what it does"],
@@ -236,8 +222,7 @@ def build_rest_page() -> Page:
         "### gRPC",
         "The same protocol over gRPC is the service `inference.GRPCInferenceService` of "
         f"`scanflow/protos/{PROTO.name}`, with the calls {', '.join(f'`{name}`' for name, _ in calls)}. Health "
-        f"checks are "
-        "those of `grpc.health.v1`.",
+        "checks are those of `grpc.health.v1`.",
     )
     return page
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -12,28 +11,22 @@ import pytest
 from typer import Context
 
 from scanflow_client.cli.command_help import split_examples
-from tests.command_tree import load_command_tree
-
-ROOT = load_command_tree()
+from tests.command_tree import is_group, iterate_commands, load_command_tree
 
 
-def iterate_commands(group: Any = ROOT, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each command that is no group, with its words after ``scanflow``."""
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from iterate_commands(command, f"{path}{name} ")
-        else:
-            yield f"{path}{name}", command
+def list_leaves(root: Any) -> list[tuple[str, Any]]:
+    """Return each command that is no group, with its words after ``scanflow``."""
+    return [(path, command) for path, command in iterate_commands(root) if not is_group(command)]
 
 
-COMMANDS = dict(iterate_commands())
+COMMANDS = dict(list_leaves(load_command_tree()))
 
 
 def build_parser() -> Any:
     """Return the tree of commands, each of which returns its path and does nothing."""
     root = load_command_tree()
     root.callback = None
-    for path, command in iterate_commands(root):
+    for path, command in list_leaves(root):
         command.callback = partial(return_path, path)
     return root
 
