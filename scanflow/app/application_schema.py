@@ -7,16 +7,15 @@ plain spelling, where the models also read text such as ``"3"``.
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 from collections.abc import Iterator
-from textwrap import dedent
 from typing import Any
 
 from scanflow.app.application import Application
 from scanflow.app.application_files import SCHEMA
 from scanflow.app.model import Model
+from scanflow.text.field_docstrings import read_field_docstrings
 
 __all__ = ["build_application_schema"]
 
@@ -56,25 +55,10 @@ def _require_kinds(definitions: dict[str, Any], discriminator: dict[str, Any]) -
 
 def _describe(definition: dict[str, Any], model: type[Model] | None) -> None:
     """Add the docstrings of a model's fields."""
-    texts = {} if model is None else _read_field_docstrings(model)
+    texts = {} if model is None else read_field_docstrings(model)
     for name, field in definition.get("properties", {}).items():
-        if name in texts:
+        if texts.get(name):
             field["description"] = texts[name]
-
-
-def _read_field_docstrings(model: type[Model]) -> dict[str, str]:
-    texts: dict[str, str] = {}
-    for base in reversed(model.__mro__):
-        if not issubclass(base, Model):
-            continue
-        (definition,) = ast.parse(dedent(inspect.getsource(base))).body
-        assert isinstance(definition, ast.ClassDef)
-        for field, after in zip(definition.body, definition.body[1:], strict=False):
-            if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr):
-                text = after.value.value if isinstance(after.value, ast.Constant) else None
-                if isinstance(field.target, ast.Name) and isinstance(text, str):
-                    texts[field.target.id] = text
-    return texts
 
 
 def _clean(text: str) -> str:

@@ -13,34 +13,24 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from scanflow.text.field_docstrings import read_field_docstrings
 from tests.reference.markdown import format_code, format_docstring
 
 
 def read_field_docs(model: type) -> dict[str, str]:
-    """Return the docstrings under the fields of a class and its bases, those of the class itself first."""
-    docs: dict[str, str] = {}
-    for cls in model.__mro__:
-        if cls.__module__.partition(".")[0].startswith("scanflow"):
-            for name, text in _read_own_docs(cls).items():
-                docs.setdefault(name, text)
-    return docs
-
-
-def _read_own_docs(cls: type) -> dict[str, str]:
-    node = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
-    assert isinstance(node, ast.ClassDef)
-    docs = {}
-    for statement, following in zip(node.body, node.body[1:], strict=False):
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            docs[statement.target.id] = read_text(following)
-    return docs
+    """Return the docstrings under the fields of a class and its bases, as Markdown in one line."""
+    return {name: format_text(text) for name, text in read_field_docstrings(model).items()}
 
 
 def read_text(statement: ast.stmt) -> str:
     """Return a statement that is a text, as Markdown in one line; nothing for any other statement."""
     value = statement.value if isinstance(statement, ast.Expr) else None
     text = value.value if isinstance(value, ast.Constant) else None
-    return format_docstring(" ".join(text.split())) if isinstance(text, str) else ""
+    return format_text(text) if isinstance(text, str) else ""
+
+
+def format_text(text: str) -> str:
+    return format_docstring(" ".join(text.split()))
 
 
 def list_fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
