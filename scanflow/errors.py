@@ -137,6 +137,11 @@ def _select_own_frames(frames: TracebackType | None) -> TracebackType | None:
     return chain
 
 
+def end_sentence(text: str) -> str:
+    """Return a text with a full stop, unless it ends with one or is a question."""
+    return text if text.endswith((".", "?")) else f"{text}."
+
+
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` for the nearest known word, else the known words, else nothing."""
     words = list(candidates)

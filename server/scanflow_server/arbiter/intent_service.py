@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from scanflow.agent.agent_records import Action, ActionState, Decision, Intent, StrategyLimits, Verdict
 from scanflow.agent.primitives import parse_act
-from scanflow.errors import InvalidError, UsageError
+from scanflow.errors import InvalidError, UsageError, end_sentence
 from scanflow_server.arbiter.arbitration import (
     arbitrate_all,
     decide_duplicate,
@@ -152,7 +152,7 @@ class IntentService:
             if row.action.state != "pending" or row.action.began is not None:
                 advice = f" Revert it: scanflow approve {id} --revert" if row.action.state == "succeeded" else ""
                 if row.action.state == "refused" and row.action.decision.reason:
-                    advice = f" {row.action.decision.reason.rstrip('.')}."
+                    advice = f" {end_sentence(row.action.decision.reason)}"
                 raise UsageError(f"The intent {id!r} cannot be refused (state: {_describe_state(row.action)}).{advice}")
             text = append_reason(f"{by} refused it", reason)
             decision = Decision(intent=id, verdict="refuse", reason=text, by=by, at=self._clock())

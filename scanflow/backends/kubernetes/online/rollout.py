@@ -25,7 +25,7 @@ from scanflow.backends.kubernetes.online.traffic_switch import TrafficSwitch
 from scanflow.backends.kubernetes.pods import PodDenial, explain_denial
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_records import Progress, ServiceObserver
-from scanflow.errors import NotFoundError, ScanflowError, UnavailableError, UsageError
+from scanflow.errors import NotFoundError, ScanflowError, UnavailableError, UsageError, end_sentence
 
 _POLL_S: Final = 5.0
 _REPORT_S: Final = 2.0
@@ -387,7 +387,7 @@ class _Watcher:
 
 
 def _format_failure(state: DesiredState, reason: str) -> str:
-    reason = reason if reason.endswith((".", "?")) else f"{reason}."
+    reason = end_sentence(reason)
     if state.fallback is None:
         return (
             f"The service {state.name!r} could not be deployed: {reason} Its logs: scanflow logs {state.name}. Remove "

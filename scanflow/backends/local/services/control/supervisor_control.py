@@ -16,7 +16,7 @@ from scanflow.backends.local.services.state.desired import read_desired
 from scanflow.backends.local.services.state.observed import is_current, is_supervised, read_observed
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_records import Progress, ServiceObserver, ServiceRecord
-from scanflow.errors import NotFoundError, UnavailableError, UsageError
+from scanflow.errors import NotFoundError, UnavailableError, UsageError, end_sentence
 from scanflow.files.private import create_private_folder
 from scanflow.processes import restarter, seqpacket
 
@@ -188,7 +188,7 @@ def wait_until_gone(folder: ServiceFolder, watcher: Watcher) -> None:
 
 def _describe_failure(desired: DesiredState) -> str:
     assert desired.failed is not None
-    reason = desired.failed.reason if desired.failed.reason.endswith((".", "?")) else f"{desired.failed.reason}."
+    reason = end_sentence(desired.failed.reason)
     if desired.hopeless:
         return f"The service {desired.name!r} could not be deployed: {reason} Its logs: scanflow logs {desired.name}"
     return f"The change of {desired.name!r} was reverted, and the previous version is still served: {reason}"
