@@ -63,11 +63,9 @@ CONNECTION_VARIABLES: Final[Mapping[str, str]] = {
     "SCANFLOW_TLS_CLIENT_KEY": "The private key of that certificate, in PEM. Unset: the file beside the certificate "
     "whose name ends in `.key`.",
     "SCANFLOW_TLS_CRL": "The list of revoked certificates, in PEM, that servers and services refuse. Unset: the "
-    "list of "
-    "the home's own authority.",
+    "list of the home's own authority.",
     "SCANFLOW_SERVICE_TOKEN": "The token that `scanflow predict`, `scanflow load` and the Python client send to "
-    "services "
-    "with `sf.Serving(auth=...)`. Unset: none.",
+    "services with `sf.Serving(auth=...)`. Unset: none.",
 }
 """Variables that every program reads where it connects, beside those of its settings: meaning of each."""
 
@@ -81,8 +79,7 @@ PROCESS_VARIABLES: Final[Mapping[str, str]] = {
     "SCANFLOW_OUTPUT_DIR": "The folder for the files that the step leaves to later steps. Set for steps and MPI ranks.",
     "SCANFLOW_INSTANCE": "The name of the instance. Set for instances on one machine.",
     "SCANFLOW_THREADS": "The number of threads for a library that has no variable of its own, such as ONNX "
-    "Runtime. Set "
-    "for instances.",
+    "Runtime. Set for instances.",
     "SCANFLOW_GPU_SHARE": "The share of a GPU that the process has, above 0 and below 1. Not set: whole GPUs, or "
     "parts.",
     "SCANFLOW_GPU_MEMORY_BYTES": "The memory, in bytes, that the process may use of each of its GPUs.",

@@ -27,8 +27,7 @@ def build_index_page() -> Page:
     page = Page("Python")
     page.add(
         "The names that programs may import, by module. The pages of the modules have signatures and docstrings; "
-        "they are "
-        "filled in when the site is built (`make docs`). [From Python](../python.md) explains how to use them."
+        "they are filled in when the site is built (`make docs`). [From Python](../python.md) explains how to use them."
     )
     for module in list_public_modules():
         page.add(f"## {module}", f"[Signatures and docstrings](python/{module}.md).")

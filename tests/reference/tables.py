@@ -86,11 +86,9 @@ def build_events_page() -> Page:
     page = Page("Events")
     page.add(
         "`scanflow events` lists events, `sf.on_event(TYPE)` fires on one, and [webhooks](../notifications.md) "
-        "send some "
-        "of them. Each has a number (`id`), a time (`at`, in seconds since 1970), a `type`, an application (`app`), a "
-        "`subject` and `data`. The events of an agent have its name in their data, as `agent`. Agents and other "
-        "programs "
-        "may record events of types of their own."
+        "send some of them. Each has a number (`id`), a time (`at`, in seconds since 1970), a `type`, an application "
+        "(`app`), a `subject` and `data`. The events of an agent have its name in their data, as `agent`. Agents and "
+        "other programs may record events of types of their own."
     )
     page.add_table(
         ["type", "recorded by", "subject", "when"],
