@@ -16,6 +16,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import httpx2
+
+from scanflow.app.quantities import format_duration
 from scanflow.deployer.remote_home import (
     UpProcess,
     UpState,
@@ -25,7 +28,7 @@ from scanflow.deployer.remote_home import (
     read_up_state,
     write_up_state,
 )
-from scanflow.errors import MissingExtraError, ScanflowError, UnavailableError, UsageError
+from scanflow.errors import MissingExtraError, ScanflowError, UnavailableError, UsageError, end_sentence
 from scanflow.files.private import create_private_folder, open_home, open_private
 from scanflow.http.home_token import ensure_home_token, read_home_token
 from scanflow.installation import explain_install
@@ -171,6 +174,9 @@ def read_status(settings: Settings) -> dict[str, Any]:
         status = server.get(build_path("status"))
     except UnavailableError as error:
         ready, reason = False, str(error)
+        if running is not None and isinstance(error.__cause__, httpx2.ConnectError):  # its process lives
+            age = format_duration(time.time() - running.started)
+            reason = f"it does not listen yet, {age} after its start. Its log: {running.server.log}"
     pid = running.server.pid if running else None
     server_status = {"url": url, "pid": pid, "ready": ready, "reason": None if ready else reason}
     return {
@@ -259,8 +265,8 @@ def _wait_until_ready(process: UpProcess, settings: Settings) -> None:
             raise UnavailableError(f"The server exited as soon as it was started. {_read_log_tail(process.log)}")
         if time.monotonic() > give_up:
             raise UnavailableError(
-                f"The server is not ready after {READY_S:.0f} s: {reason} Check again: scanflow status. "
-                f"{_read_log_tail(process.log)}"
+                f"The server, process {process.pid}, runs, but is not ready after {READY_S:.0f} s: "
+                f"{end_sentence(reason)} Check again: scanflow status. {_read_log_tail(process.log)}"
             )
         time.sleep(_POLL_S)
 
@@ -340,7 +346,7 @@ def _lock_home(home: Path) -> Iterator[None]:
 def _read_log_tail(log: str) -> str:
     try:
         with Path(log).open(encoding="utf-8", errors="replace") as file:
-            lines = deque(file, maxlen=_SHOWN_LINES)
+            text = "".join(deque(file, maxlen=_SHOWN_LINES)).rstrip()
     except OSError:
         return f"There is no log at {log!r}."
-    return f"The end of its log, {log!r}:\n{''.join(lines).rstrip()}"
+    return f"The end of its log, {log!r}:\n{text}" if text else f"Its log, {log!r}, is still empty."

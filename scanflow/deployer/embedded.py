@@ -367,7 +367,7 @@ class EmbeddedDeployer(Deployer):
         variables = find_prepared_environment(home, app.name, app.team, tracker_uri=uri)
         if variables is None:
             nobody = RunName("")
-            observe(Waiting(run=nobody, what="the tracker"))
+            observe(Waiting(run=nobody, what="the tracker", why="MLflow creates the application's experiment, once"))
             began = time.monotonic()
             variables = open_knowledge(home, uri, served=True).prepare(app.name, app.team)
             observe(EnvironmentReady(run=nobody, what="the tracker", seconds=time.monotonic() - began))

@@ -17,6 +17,7 @@ FIRST_PORT = 46700
 _MAX_TRIES = 1000
 _PAST_LAST = 65536
 _RESERVATION_S = 30.0
+_HOME_RESERVATION_S = 300.0  # a home's server may take that long to listen, on a machine that is busy
 
 
 def choose_port(requested: int | None, *, host: str, taken: Collection[int], what: str) -> int:
@@ -48,7 +49,8 @@ def reserve_port(
 ) -> int | None:
     """Reserve the first of ``tried`` ports that is free and not reserved by another home; None: there is none.
 
-    The reservation lasts some seconds and is the home's, ``whose``, which may choose the port again; None: nobody's.
+    The reservation is the home's, ``whose``, which may choose the port again, and lasts some minutes; None: it is
+    nobody's, and lasts some seconds.
     """
     with hold_lock(_get_notes_file().with_suffix(".lock")):
         notes = _read_notes()
@@ -83,7 +85,12 @@ def _read_notes() -> dict[str, tuple[float, str]]:
         }
     except (OSError, ValueError, AttributeError, TypeError):
         return {}
-    return {port: (at, home) for port, (at, home) in notes.items() if 0 <= time.time() - at < _RESERVATION_S}
+    now = time.time()
+    return {
+        port: (at, home)
+        for port, (at, home) in notes.items()
+        if 0 <= now - at < (_HOME_RESERVATION_S if home else _RESERVATION_S)
+    }
 
 
 def is_free(host: str, port: int) -> bool:

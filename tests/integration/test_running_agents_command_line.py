@@ -112,7 +112,7 @@ def test_a_session_of_an_agent_that_asks_for_approval(quick_cli: Cli, server: Se
     journal = quick_cli("agents", "tracker", "--journal").stdout.splitlines()
     assert [line.split()[2] for line in journal][:3] == ["sample", "sample", "intent"]
     same = quick_cli("replay", "tracker", "--save", "trace.json")
-    assert (same.returncode, "all decisions are as recorded" in same.stdout) == (0, True)
+    assert (same.returncode, "all requests are as recorded" in same.stdout) == (0, True)
     (tmp_path / "tracker.py").write_text(CODE.replace("n >= 1000", "n >= 2000"))
     differs = quick_cli("replay", "tracker", "app.py")
     assert (differs.returncode, differs.stdout.count("\n-  ")) == (1, 1), differs.stderr

@@ -278,7 +278,7 @@ def test_what_was_done_is_reverted_and_said_to_be_only_when_it_is(run: Run) -> N
     done = action("d1", "succeeded", "act", inverse=PrimitiveCall(primitive="stop_workflow", arguments={}))
     back = done.model_copy(update={"state": "reverted", "reverted_by": "ada"})
     answers: dict[str, Any] = {"GET /intents": queue(done), "POST /intents/d1/revert": back.model_dump(mode="json")}
-    assert "reverted. by ada" in run(answers, "approve", "@latest", "--revert").stdout
+    assert "reverted by ada." in run(answers, "approve", "@latest", "--revert").stdout
     answers["POST /intents/d1/revert"] = done.model_dump(mode="json")
     with pytest.raises(UnavailableError, match=r"not reverted yet. See its status: scanflow why d1"):
         run(answers, "approve", "d1", "--revert")

@@ -260,7 +260,7 @@ def test_the_same_rules_over_the_same_samples_decide_as_they_did(folder: Path, j
     done = cli("replay", "tracker", "app.py")
     assert done.exit_code == 0
     heads, *rows, empty, last = done.stdout.splitlines()
-    assert (heads.split(), empty) == ("when sensor strategy rule requests recorded".split(), "")
+    assert (heads.split(), empty) == ("when sensor strategy rule requests verdict".split(), "")
     assert [row.split()[2:] for row in rows] == [
         ["count", "count", "no", "-", "-"],
         ["count", "train", "no", "-", "-"],
@@ -269,7 +269,7 @@ def test_the_same_rules_over_the_same_samples_decide_as_they_did(folder: Path, j
         ["count", "count", "no", "-", "-"],
         ["count", "train", "no", "-", "-"],
     ]
-    assert last == "3 samples, 3 strategies: all decisions are as recorded."
+    assert last == "3 samples, 3 strategies: all requests are as recorded."
 
 
 @pytest.mark.processes
@@ -292,7 +292,7 @@ def test_a_changed_rule_differs_in_rows_and_exit_code(folder: Path, journal: Jou
     assert "checker.look(5)" in two
     assert (empty, last) == (
         "",
-        "3 samples, 3 strategies: 5 decisions differ from what was recorded: 4 added, 1 changed.",
+        "3 samples, 3 strategies: 5 requests differ from what was recorded: 4 added, 1 changed.",
     )
     document = json.loads(cli("replay", "tracker", "--json").stdout)
     assert (document["app"], document["agent"], document["samples"]) == ("mnist", "tracker", 3)
@@ -324,7 +324,7 @@ def test_samples_are_chosen_by_time(folder: Path, journal: Journal, monkeypatch:
     lines = done.stdout.splitlines()
     assert (done.exit_code, done.stdout.count("the sensor failed: it hung")) == (0, 2)
     assert lines[0] == "The last 3 of 4 moments; all of them: --json"
-    assert lines[-1] == "2 samples, 3 strategies: all decisions are as recorded."
+    assert lines[-1] == "2 samples, 3 strategies: all requests are as recorded."
     nothing = cli("replay", "tracker", "--since", "2999-01-01")
     message = "No matching sample is recorded. List the recorded samples: scanflow agents mnist:tracker --journal\n"
     assert (nothing.exit_code, nothing.stdout) == (0, message)

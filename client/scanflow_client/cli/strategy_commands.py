@@ -57,7 +57,7 @@ def replay(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Evaluate an agent's strategies again on recorded samples. No action is taken; exit code 1: decisions differ.
+    """Evaluate an agent's strategies again on recorded samples. No action is taken; exit code 1: requests differ.
 
     Examples:
         scanflow replay tracker app.py --last 50

@@ -93,9 +93,10 @@ def describe_status(action: Action) -> str:
 
 def format_action(action: Action) -> str:
     """Return an action on one line: id, call, target, status, reason."""
-    why = f"by {action.reverted_by}" if action.state == "reverted" else _choose_reason(action)
     call = f"{_format_call(action.intent)} on {action.intent.target}"
-    return f"{action.id}  {call}: {describe_status(action)}. {shorten(why)}".rstrip()
+    if action.state == "reverted":
+        return f"{action.id}  {call}: reverted by {action.reverted_by}."
+    return f"{action.id}  {call}: {describe_status(action)}. {shorten(_choose_reason(action))}".rstrip()
 
 
 def format_actions(actions: Sequence[Action]) -> Screen:
@@ -139,13 +140,13 @@ def format_approvals(actions: Sequence[Action]) -> Screen:
 
 
 def format_replay(replay: Replay) -> Screen:
-    """Return a timeline, the decisions that differ from the recorded ones, and a summary."""
+    """Return a timeline with the recorded verdicts, the requests that differ from the recorded ones, and a summary."""
     rows = _format_moments(replay.moments, replay.trace)
     screen: list[str | Table] = []
     if len(rows) > MAX_MOMENTS:
         screen.append(f"The last {MAX_MOMENTS} of {len(rows):,} moments; all of them: --json")
     if rows:
-        screen += [Table(("when", "sensor", "strategy", "rule", "requests", "recorded"), rows[-MAX_MOMENTS:]), ""]
+        screen += [Table(("when", "sensor", "strategy", "rule", "requests", "verdict"), rows[-MAX_MOMENTS:]), ""]
     if replay.differences:
         changed = [
             (
@@ -241,9 +242,9 @@ def _format_request(moment: StrategyEvaluation) -> str:
 def _summarize_differences(samples: int, strategies: Sequence[str], differences: Sequence[Difference]) -> str:
     head = f"{format_count(samples, 'sample')}, {format_count(len(strategies), 'strategy')}"
     if not differences:
-        return f"{head}: all decisions are as recorded."
+        return f"{head}: all requests are as recorded."
     signs = {"+": "added", "-": "removed", "~": "changed"}
     counts = {text: sum(difference.symbol == sign for difference in differences) for sign, text in signs.items()}
-    differ = f"{format_count(len(differences), 'decision')} {'differs' if len(differences) == 1 else 'differ'}"
+    differ = f"{format_count(len(differences), 'request')} {'differs' if len(differences) == 1 else 'differ'}"
     parts = ", ".join(f"{count} {text}" for text, count in counts.items() if count)
     return f"{head}: {differ} from what was recorded: {parts}."
