@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from scanflow.agent import primitives
     from scanflow.agent.actions import Act, Call, call
     from scanflow.agent.actuators.actuator import Actuator, actuator
-    from scanflow.agent.agent_records import Guard
+    from scanflow.agent.agent_records import Event, Guard
     from scanflow.agent.context import Context, current, use_context
     from scanflow.agent.registry import Declared, load_agent
     from scanflow.agent.rules import Rule, rule
@@ -25,6 +25,7 @@ __all__ = [
     "Call",
     "Context",
     "Declared",
+    "Event",
     "Guard",
     "Rule",
     "SensorFunction",
@@ -42,7 +43,7 @@ __all__ = [
 _NAMES = {
     "actions": "Act Call call",
     "actuators.actuator": "Actuator actuator",
-    "agent_records": "Guard",
+    "agent_records": "Event Guard",
     "context": "Context current use_context",
     "registry": "Declared load_agent",
     "rules": "Rule rule",

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, dataclass_t
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from scanflow.agent.primitive_context import PrimitiveContext, PrimitiveResult
+from scanflow.agent.primitive_context import PrimitiveContext, PrimitiveResult, SavedApplication
 from scanflow.app.model import Model, shorten
 from scanflow.errors import InvalidError, UsageError, did_you_mean
 from scanflow.names import check_name
 from scanflow.plugins import list_plugins, load_plugin
 
-__all__ = ["PrimitiveContext", "PrimitiveModel", "PrimitiveResult"]
+__all__ = ["PrimitiveContext", "PrimitiveModel", "PrimitiveResult", "SavedApplication"]
 
 Kind = Literal["batch", "online", "mpi"]
 Layer = Literal["application", "infrastructure"]

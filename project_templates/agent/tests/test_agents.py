@@ -1,7 +1,7 @@
 """The sensor, the rule, the actuator, the strategy and the primitive, each without a server."""
 
-from scanflow.agent.agent_records import Event
-from scanflow.agent.primitive_context import PrimitiveContext, SavedApplication
+from scanflow.agent import Event
+from scanflow.agent.primitive_model import PrimitiveContext, SavedApplication
 
 import app
 import medic
