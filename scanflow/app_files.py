@@ -8,8 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from scanflow.app.application import Application
-from scanflow.app.declarations import read_declaration
+from scanflow.app.declarations import list_module_names, read_declaration
 from scanflow.app.executor import Executor, Target
+from scanflow.app.service import Service
 from scanflow.app.workflow import Workflow
 from scanflow.errors import NotFoundError, did_you_mean
 
@@ -58,6 +59,22 @@ class AppFiles:
             NotFoundError: it is in none of the folders.
         """
         return get_file(name, self.list_folders(node))
+
+    def find_component_file(self, service: Service) -> Path | None:
+        """Return the file of a component's class; None if the class is found by module, or is a registered model.
+
+        Raises:
+            NotFoundError: the file is in none of the folders, or does not have the class, by its text.
+        """
+        module, _, attribute = (service.implementation or "").partition(":")
+        if not module.endswith(".py"):
+            return None
+        file = self.find(module, service.name)
+        with suppress(OSError, UnicodeDecodeError):  # who loads it says why
+            names = list_module_names(file.read_text("utf-8"))
+            if names is not None and attribute.partition(".")[0] not in names:
+                raise NotFoundError(f"{module!r} has no {attribute!r}.{did_you_mean(attribute, sorted(names))}")
+        return file
 
     def declare_function(self, node: Executor) -> Executor:
         """Return a step with the parameters of its function known, if a file that is here says them."""

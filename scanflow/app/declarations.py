@@ -14,6 +14,8 @@ from typing import Any, Final
 
 _BUILT_IN: Final = ("bool", "int", "float", "str", "bytes", "list", "dict", "tuple", "set", "frozenset", "object")
 _MODULES: Final = {module.__name__: module for module in (typing, collections.abc, pathlib, dt)}
+_DYNAMIC: Final = {"*", "__getattr__", "exec", "globals", "locals", "setattr", "sys", "vars"}
+"""Names by which a module may bind others than those of its text."""
 _STEPS: Final = {"step", "sf.step", "scanflow.step"}
 
 
@@ -43,6 +45,19 @@ def read_declaration(source: str, name: str) -> Callable[..., Any] | None:
     declaration.__annotations__ = {parameter: hint for parameter, hint in hints.items() if hint is not None}
     declaration.__signature__ = inspect.Signature(_list_parameters(arguments))  # type: ignore[attr-defined]
     return declaration
+
+
+def list_module_names(source: str) -> set[str] | None:
+    """Return the names that a module binds, by its text alone; None: it may bind others too, as by ``import *``."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    names = set[str]().union(*map(_list_bound_names, tree.body))
+    parts = [*ast.walk(tree)]
+    used = {part.id for part in parts if isinstance(part, ast.Name)}
+    dynamic = any(isinstance(part, ast.Global | ast.Match) for part in parts)
+    return None if dynamic or _DYNAMIC & names or _DYNAMIC & used else names
 
 
 def _list_bound_names(part: ast.stmt) -> set[str]:

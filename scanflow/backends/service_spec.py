@@ -186,7 +186,7 @@ def build_nodes(app: Application, workflow: Workflow, fetch: Fetch) -> tuple[Nod
             role=service.role,
             parents=tuple(sorted(workflow.parents[service.name], key=positions.__getitem__)),
             implementation=service.implementation,
-            file=_locate_file(places, service),
+            file=None if (file := places.find_component_file(service)) is None else str(file.resolve()),
             model=None if service.model is None else _fetch_model(app, service.model, fetch),
             parameters=_to_json(service.parameters),
             batching=_describe_batching(service),
@@ -244,11 +244,6 @@ def with_model(definition: ServiceSpec, files: ModelFiles, node: str | None) -> 
 def find_scaling(workflow: Workflow) -> Scaling | None:
     """Return the scaling of a workflow, which is set at one of its nodes."""
     return next((service.scaling for service in workflow.services if service.scaling is not None), None)
-
-
-def _locate_file(places: AppFiles, service: Service) -> str | None:
-    module = (service.implementation or "").partition(":")[0]
-    return str(places.find(module, service.name).resolve()) if module.endswith(".py") else None
 
 
 def _describe_batching(service: Service) -> BatchingOptions | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -170,6 +171,26 @@ def test_a_model_with_types_of_its_own_is_saved_as_a_pickle() -> None:
     from scanflow.knowledge.mlflow.mlflow_models import choose_sklearn_format
 
     assert choose_sklearn_format(FunctionTransformer(people)) == {"serialization_format": "cloudpickle"}
+
+
+def test_a_model_of_a_table_is_saved_with_a_row_that_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new instance is warmed up with it: the text of a date cannot be made up."""
+    import mlflow
+    import pandas as pd
+    from sklearn.dummy import DummyClassifier
+
+    from scanflow.knowledge.mlflow import mlflow_models
+
+    monkeypatch.chdir(tmp_path)
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
+    try:
+        x = pd.DataFrame({"day": ["2026-01-31", "2026-02-01"], "wind": [3.5, 4.0]})
+        model = DummyClassifier().fit(x, [0, 1])
+        version = mlflow_models.register(model, "rain", x=x, tags={}, params={}, metrics={})
+        saved = mlflow.pyfunc.load_model(f"models:/rain/{version}")
+        assert saved.input_example.to_dict("records") == [{"day": "2026-01-31", "wind": 3.5}]
+    finally:
+        mlflow.set_tracking_uri(None)
 
 
 class ByContext:

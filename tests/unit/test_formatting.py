@@ -146,8 +146,8 @@ def test_runs() -> None:
         ),
         *(
             "# outputs",
-            *run_text.format_output("select", {"rate": 0.3}),
-            *run_text.format_output("x", list(range(1000))),
+            *run_text.format_output("r1", "select", {"rate": 0.3}),
+            *run_text.format_output("r1", "x", list(range(1000))),
         ),
     ]
     assert_snapshot("runs", render_screen(*screens))
@@ -553,4 +553,4 @@ def _make_circle() -> list[object]:
 )
 def test_whatever_a_step_returned_is_printed_as_json(value: Any, document: Any) -> None:
     assert json.loads(json.dumps(text.to_document(value), allow_nan=False)) == document
-    assert len(text.format_value(value)) <= 12
+    assert len(text.format_value(value, whole="scanflow output")) <= 12

@@ -85,6 +85,10 @@ def test_events_are_printed_and_followed_from_the_last_one_on(monkeypatch: pytes
         return httpx2.Response(200, json=None if request.url.path.endswith("/newest") else [])
 
     assert "There is no event yet" in run(monkeypatch, handle_none).stdout
+    mistyped = run(monkeypatch, handle_none, "--type", "drift.fond")
+    assert "no event of type 'drift.fond'" in mistyped.stdout
+    assert mistyped.stderr.rstrip().endswith("agents of your own may. Did you mean 'drift.found'?")
+    assert run(monkeypatch, handle_none, "--type", "drift.*").stderr == ""
 
 
 def test_mlflow_s_server_gets_the_tracker_of_the_home_by_its_environment(tmp_path: Path) -> None:

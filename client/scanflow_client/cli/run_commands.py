@@ -141,7 +141,7 @@ def output(
     chosen = step or _get_last_step(record)
     value = _simplify(deployer.outputs(record.name, chosen))
     files = [] if as_json else _list_files(deployer, record.name, chosen)
-    respond(value, as_json, lambda: [*format_output(chosen, value), *format_files(files)], mask=False)
+    respond(value, as_json, lambda: [*format_output(record.name, chosen, value), *format_files(files)], mask=False)
 
 
 def logs(
@@ -254,7 +254,7 @@ def _format_result(deployer: Deployer, record: RunRecord) -> list[str]:
         value = _simplify(deployer.outputs(record.name, step))
     except ScanflowError:  # the step was skipped, or has only files as outputs
         return []
-    return [] if value is None or value == {} else format_output(step, value)
+    return [] if value is None or value == {} else format_output(record.name, step, value)
 
 
 def _get_last_step(record: RunRecord) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from scanflow.errors import UsageError
+from scanflow.errors import UsageError, did_you_mean
 from scanflow.http.home_token import Role
 from scanflow_client.cli.command_help import DocumentedCommand
 from scanflow_client.cli.command_options import PLAIN_HELP, JsonOption, LimitOption, load_settings, open_client
@@ -82,6 +82,18 @@ def _complete_event_types(incomplete: str) -> list[str]:
     return [name for name in EVENT_TYPES if name.startswith(incomplete)]
 
 
+def _describe_unknown_type(type: str) -> str | None:
+    """Return a note on a type that Scanflow does not record, or a pattern that matches none; agents may record any."""
+    from fnmatch import fnmatchcase
+
+    from scanflow.agent.event_types import EVENT_TYPES
+
+    if any(fnmatchcase(name, type) for name in EVENT_TYPES):
+        return None
+    near = did_you_mean(type, EVENT_TYPES).partition(" Known")[0]
+    return f"Scanflow records no event of type {type!r}; agents of your own may.{near}"
+
+
 def events(
     follow: Annotated[bool, Option("--follow", "-f", help="Keep printing new events.")] = False,
     type: Annotated[
@@ -90,7 +102,7 @@ def events(
             "--type",
             "-t",
             metavar="TYPE",
-            help="Only events of this type, such as run.failed.",
+            help="Only events of this type, such as run.failed, or of types that begin alike: 'run.*'.",
             autocompletion=_complete_event_types,
         ),
     ] = None,
@@ -126,6 +138,8 @@ def events(
         written = save_report(client, app)
         respond({"report": str(written)}, as_json, lambda: [f"Wrote {written}."])
         return
+    if type is not None and (hint := _describe_unknown_type(type)) is not None:
+        typer.echo(hint, err=True)
     if follow:
         for event in client.events(type=type, app=app, limit=limit, follow=True):
             show(event)
@@ -133,7 +147,8 @@ def events(
     for event in (past := client.events(type=type, app=app, limit=limit)):
         show(event)
     if not past and not as_json:
-        say("There is no event yet. Watch: scanflow events --follow")
+        chosen = "".join([f" of type {type!r}" if type else "", f" of {app!r}" if app else ""])
+        say(f"There is no event{chosen} yet. Watch: scanflow events --follow")
 
 
 def audit(

@@ -106,8 +106,9 @@ def _explain_stop(record: RunRecord) -> str:
     return record.error if record.state == "stopped" and record.error else suggest_command(record)
 
 
-def format_output(step: str, value: Any) -> list[str]:
-    first, *rest = format_value(value)
+def format_output(run: str, step: str, value: Any) -> list[str]:
+    """Return the output of a run's step, on as many lines as it takes."""
+    first, *rest = format_value(value, whole=f"scanflow output {run} {step} --json")
     return [f"{step} = {first}", *rest]
 
 

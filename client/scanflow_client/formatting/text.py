@@ -119,8 +119,9 @@ def shorten(text: str) -> str:
     return make_one_line(text, SHORT)
 
 
-def format_value(value: Any) -> list[str]:
-    """Return a value as JSON, indented where it is long, in at most 12 lines of at most 400 characters."""
+def format_value(value: Any, *, whole: str) -> list[str]:
+    """Return a value as JSON, indented where it is long, in at most 12 lines of at most 400 characters; ``whole``: the
+    command that prints all of it."""
     try:
         text = json.dumps(value, ensure_ascii=False, default=str)
     except (TypeError, ValueError, RecursionError):  # keys that are no text, or it contains itself
@@ -128,8 +129,5 @@ def format_value(value: Any) -> list[str]:
     lines = [text] if len(text) <= SHORT else json.dumps(value, ensure_ascii=False, default=str, indent=2).splitlines()
     if len(lines) > MAX_VALUE_LINES:
         hidden = len(lines) - MAX_VALUE_LINES + 1
-        lines = [
-            *lines[: MAX_VALUE_LINES - 1],
-            f"... {format_count(hidden, 'line')} more; all of it: scanflow output --json",
-        ]
+        lines = [*lines[: MAX_VALUE_LINES - 1], f"... {format_count(hidden, 'line')} more; all of it: {whole}"]
     return [line if len(line) <= MAX_VALUE_WIDTH else line[: MAX_VALUE_WIDTH - 1] + "…" for line in lines]

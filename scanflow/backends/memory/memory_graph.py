@@ -26,16 +26,14 @@ _ALL = -1
 
 
 def check_files(app: Application, workflow: Workflow) -> None:
-    """Check that the files of an online workflow exist.
+    """Check that the files of an online workflow exist and have its classes.
 
     Raises:
         NotFoundError: one is missing.
     """
     places = AppFiles(app, workflow)
     for service in workflow.services:
-        module = (service.implementation or "").partition(":")[0]
-        if module.endswith(".py"):
-            places.find(module, service.name)
+        places.find_component_file(service)
 
 
 class InferenceGraph:
@@ -114,9 +112,8 @@ def _call(
         if address is not None:
             subject = models[address]
         else:
-            module = (service.implementation or "").partition(":")[0]
-            file = places.find(module, name) if module.endswith(".py") else None
-            subject = load_function(service.implementation or "", file)(**service.parameters)
+            component = load_function(service.implementation or "", places.find_component_file(service))
+            subject = component(**service.parameters)
             if callable(load := getattr(subject, "load", None)):
                 load()
         call: Callable[..., Any] = getattr(subject, method)

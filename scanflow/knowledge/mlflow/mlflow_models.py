@@ -118,7 +118,9 @@ def register(
         mlflow.log_params(dict(params))
         mlflow.log_metrics(dict(metrics))
         signature = mlflow.models.infer_signature(x, FittedModel(model)._predict_raw(x))
-        address = _log_model(model, signature).model_uri
+        # A table's first row warms up new instances: made-up values, such as the text of a date, may fail.
+        example = {"input_example": x[:1]} if hasattr(x, "iloc") else {}
+        address = _log_model(model, {"name": "model", "signature": signature, **example}).model_uri
         return int(mlflow.register_model(address, name, tags=dict(tags)).version)
 
 
@@ -128,9 +130,8 @@ def _mlflow() -> Any:
     return mlflow
 
 
-def _log_model(model: Any, signature: Any) -> Any:
+def _log_model(model: Any, options: Mapping[str, Any]) -> Any:
     mlflow = _mlflow()
-    options = {"name": "model", "signature": signature}
     if _is_keras(model):
         import keras
         import numpy as np

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 import pytest
 
-from scanflow.app.declarations import read_declaration
+from scanflow.app.declarations import list_module_names, read_declaration
 from scanflow.app.steps import check_parameters, get_annotations, get_defaults
 from scanflow.errors import InvalidError
 
@@ -91,3 +93,42 @@ def test_what_does_not_fit_is_refused_as_by_the_function_itself(parameters: dict
 def test_what_the_text_does_not_say_is_not_known(name: str) -> None:
     assert read_declaration(SOURCE, name) is None
     assert read_declaration("def (", name) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "is_known"),
+    [
+        ("class Model: ...", True),
+        ("try:\n    import nowhere\n    class Model: ...\nexcept ImportError:\n    class Model: ...", True),
+        ("class Base: ...\nModel = Base", True),
+        ("from types import SimpleNamespace as Model", True),
+        ("import types\nMade, Model = types.SimpleNamespace, dict", True),
+        ("if (Model := dict): pass", True),
+        ("class Other:\n    class Model: ...\nModel = Other.Model", True),
+        ("from collections import *\nglobals()['Model'] = deque", False),
+        ("exec('class Model: ...')", False),
+        ("def make():\n    global Model\n    Model = dict\nmake()", False),
+        ("import sys\nsys.modules[__name__].Model = dict", False),
+        ("match [dict]:\n    case [Model]: pass", False),
+        ("def __getattr__(name): return dict", False),
+    ],
+)
+def test_no_name_that_a_module_binds_is_missed(source: str, is_known: bool) -> None:
+    """What the module has once it is loaded is the oracle."""
+    module = ModuleType("model")
+    sys.modules["model"] = module
+    try:
+        exec(source, vars(module))
+        assert hasattr(module, "Model")
+    finally:
+        del sys.modules["model"]
+    names = list_module_names(source)
+    assert (names is not None and "Model" in names) if is_known else names is None
+
+
+def test_a_name_that_a_module_does_not_bind_is_not_listed() -> None:
+    source = (
+        "import numpy as np\nclass Model:\n    inner = 1\n    def predict(self, x):\n        y = x\n        return y"
+    )
+    assert list_module_names(source) == {"np", "Model"}
+    assert list_module_names("class Model") is None

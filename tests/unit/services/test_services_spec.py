@@ -32,7 +32,7 @@ from scanflow.testing.accelerators import FakeAccelerators, make_gpu
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     for name in ("a.py", "b.py", "one.txt", "two.txt"):
-        (tmp_path / name).touch()
+        (tmp_path / name).write_text("class A: ...\nclass B: ...\n")
     return tmp_path
 
 
@@ -152,6 +152,7 @@ A, B = service("a", requirements="one.txt"), service("b", requirements="two.txt"
         ),
         (online(A, B, edges=[A >> B]), UnsupportedError, "requirements: 'a' and 'b' name different files"),
         (online(sf.Service(name="m", implementation="c.py:C")), NotFoundError, "There is no file 'c.py'"),
+        (online(sf.Service(name="m", implementation="a.py:Aa")), NotFoundError, r"'a.py' has no 'Aa'\. "),
         (online(service(), record=0.5), InvalidError, "has no tracker"),
         (online(service(resources=sf.Resources(memory="900Ti"))), InvalidError, "of memory do not fit this machine"),
         (sf.Workflow(name="w", nodes=[sf.Executor(name="x", mainfile="a.py")]), UsageError, "is run, not served"),
