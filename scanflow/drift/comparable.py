@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scanflow.drift.table import Column, DataTable
-from scanflow.errors import InvalidError
+from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 
 NEARLY_UNIQUE = 0.9
 """The share of different values from which on a column of text says of each row what it is, and not how rows are."""
@@ -58,6 +58,22 @@ def keep_comparable(table: DataTable, left_out: Mapping[str, str]) -> DataTable:
         for name, column in table.columns.items()
         if left_out.get(name, MISSING_ONLY).endswith(MISSING_ONLY)
     }
+    return DataTable(columns)
+
+
+def leave_out(table: DataTable, names: Iterable[str]) -> DataTable:
+    """Return a table without some of its columns.
+
+    Raises:
+        NotFoundError: it does not have one of them.
+        InvalidError: it has no other.
+    """
+    dropped = set(names)
+    if unknown := sorted(dropped - table.columns.keys()):
+        raise NotFoundError(f"There is no column {unknown[0]!r} to leave out.{did_you_mean(unknown[0], table.columns)}")
+    columns = {name: column for name, column in table.columns.items() if name not in dropped}
+    if not columns:
+        raise InvalidError("No column can be compared: all of them are left out. Leave fewer out.")
     return DataTable(columns)
 
 

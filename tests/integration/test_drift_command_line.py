@@ -55,6 +55,22 @@ def write_series(path: Path, *, seed: int) -> str:
     return path.name
 
 
+def test_a_column_that_tells_the_time_is_left_out(quick_cli: Cli, tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    for month, name in enumerate(("old.csv", "new.csv")):
+        rows = [f"{(month * 400 + place) // 4},{value:.3f}" for place, value in enumerate(draw.normal(size=400))]
+        (tmp_path / name).write_text("\n".join(["day,wind", *rows]))
+    assert json.loads(quick_cli("drift", "check", "old.csv", "new.csv", "--json").stdout)["drifted"]
+    alike = quick_cli("drift", "check", "old.csv", "new.csv", "--without", "day", "--json", "--fail-on-drift")
+    document = json.loads(alike.stdout)
+    assert (alike.returncode, document["drifted"]) == (0, False)
+    assert document["not_compared"] == {"day": "by --without"}
+    wrong = quick_cli("drift", "check", "old.csv", "new.csv", "--without", "days")
+    assert (wrong.returncode, "Did you mean 'day'?" in wrong.stderr) == (2, True)
+    none = quick_cli("drift", "check", "old.csv", "new.csv", "--without", "day", "--without", "wind")
+    assert (none.returncode, "Leave fewer out" in none.stderr) == (2, True)
+
+
 def test_rows_in_order_of_time_are_noticed_and_thinned(quick_cli: Cli, tmp_path: Path) -> None:
     old, new = write_series(tmp_path / "old.csv", seed=5), write_series(tmp_path / "new.csv", seed=6)
     noted = quick_cli("drift", "check", old, new).stdout

@@ -31,6 +31,10 @@ def check(
         float, typer.Option(min=0, max=1, help="Ignore changes of a column's distribution below this.")
     ] = 0.0,
     by: Annotated[str, typer.Option(help="Also test within each category of this column.")] = "",
+    without: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Leave out a column, such as a date that only grows. May be repeated."),
+    ] = None,
     fail_on_drift: Annotated[bool, typer.Option("--fail-on-drift", help="Exit with 3 if there is drift.")] = False,
     separator: SeparatorOption = "",
     encoding: EncodingOption = "",
@@ -45,9 +49,10 @@ def check(
 
     Examples:
         scanflow drift check january.csv june.csv
+        scanflow drift check january.csv june.csv --without date
         scanflow drift check january.parquet june.parquet --fail-on-drift --plot drift.svg
     """
-    from scanflow.drift.comparable import list_incomparable_columns
+    from scanflow.drift.comparable import leave_out, list_incomparable_columns
     from scanflow.drift.dependence import find_dependence, thin
     from scanflow.drift.read import read_pair
     from scanflow.drift.segments import Segment, compare_by
@@ -64,6 +69,8 @@ def check(
         raise UsageError(f"--plot writes an SVG file. {str(plot)!r} has to end in .svg, and its folder to be there.")
     options = ReadOptions(separator=separator, encoding=encoding, decimal=decimal)
     before, after, aligned, unread = read_pair(reference, current, options)
+    unread |= dict.fromkeys(without or (), "by --without")
+    before, after = (leave_out(table, without or ()) for table in (before, after))
     within: list[Segment] = []
     dependence = None
     if in_order:
