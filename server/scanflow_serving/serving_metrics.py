@@ -26,6 +26,9 @@ BUCKETS: Final = (
 )  # fmt: skip
 """Upper bounds of latencies, in seconds."""
 
+_INVALID: Final = range(400, 422)
+"""Statuses of requests that no model got. Their latency, which is next to nothing, says nothing about a revision."""
+
 _ROWS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 _MAX_CUSTOM: Final = 100
 _INVALID_CHARACTERS: Final = re.compile(r"[^a-zA-Z0-9_]")
@@ -47,7 +50,9 @@ class Family(NamedTuple):
 
 FAMILIES: Final[Mapping[str, Family]] = {
     "scanflow_requests": Family("counter", "Requests answered.", ("revision", "code")),
-    "scanflow_request_seconds": Family("histogram", "From a request's head to its response.", ("revision",)),
+    "scanflow_request_seconds": Family(
+        "histogram", "From a request's head to its response. Invalid requests are left out.", ("revision",)
+    ),
     "scanflow_node_seconds": Family("histogram", "One call of a node's component.", ("revision", "node")),
     "scanflow_node_errors": Family("counter", "Calls of a node's component that raised.", ("revision", "node")),
     "scanflow_batch_rows": Family("histogram", "Rows in one call.", ("revision", "node")),
@@ -120,7 +125,8 @@ class RevisionMetrics:
             counter = self._metrics.get_counter("scanflow_requests", revision=self._revision, code=str(status))
             self._responses[status] = counter
         counter.value += 1
-        self._seconds.observe(seconds)
+        if status not in _INVALID:
+            self._seconds.observe(seconds)
 
     def make_node_metrics(self, name: str) -> NodeMetrics:
         labels, metrics = {"revision": self._revision, "node": name}, self._metrics

@@ -68,3 +68,14 @@ def test_gauges_of_components_are_not_added_up() -> None:
     exposition = text(warm(20), warm(30))
     assert 'scanflow_custom_degrees{node="model",revision="r1",service="shop"} 20.0' in exposition
     assert 'scanflow_custom_time_seconds_sum{node="model",revision="r1",service="shop"} 0.04' in exposition
+
+
+def test_invalid_requests_are_counted_and_do_not_make_a_revision_look_fast() -> None:
+    metrics = Metrics("shop")
+    revision_metrics = RevisionMetrics(metrics, "r1")
+    for status, seconds in ((200, 0.02), (400, 0.0001), (413, 0.0001), (422, 0.03), (499, 2.0), (504, 5.0)):
+        revision_metrics.count_response(status, seconds)
+    counts = {name: value for name, labels, value in metrics.collect_samples() if labels.get("le") is None}
+    assert counts["scanflow_request_seconds_count"] == 4
+    codes = [labels["code"] for name, labels, _ in metrics.collect_samples() if name == "scanflow_requests_total"]
+    assert codes == ["200", "400", "413", "422", "499", "504"]
