@@ -103,6 +103,13 @@ class DesiredState(BaseModel):
         merged = self.definition.merge_unseen_fields(spec)
         return self.request_definition(merged or spec.with_generation(self.generation + 1), replaces=merged is None)
 
+    def describe_dropped_canary(self, after: Self) -> str | None:
+        """Return what the deployment ``after`` says of the canary or shadow that it ends; None: it ends none."""
+        if (canary := self.definition.canary) is None or after.definition.canary is not None:
+            return None
+        kind = "shadow" if canary.shadow else "canary"
+        return f"the {kind} {canary.id} is removed: a deployment serves what the application says, to all requests"
+
     def serve_only(self, revision: Revision, *, replaces: bool) -> Self:
         """Return the state with a revision requested that gets all requests."""
         return self.request_definition(

@@ -177,6 +177,11 @@ def test_a_canary_gets_its_share_and_the_current_version_the_rest() -> None:
     assert versions(change_state(asked, 2, weight=0.0)) == versions(change_state(asked, rollback=True)) == [(1, 1.0)]
     shadow = change_state(make_state(), 2, shadow=True)
     assert versions(shadow) == [(1, 1.0), (2, 1.0)]
+    for state, kind in ((asked, "canary"), (shadow, "shadow")):
+        name, alone = state.definition.revisions[1].id, change_state(state, rollback=True)
+        assert str(state.describe_dropped_canary(alone)).startswith(f"the {kind} {name} is removed: a deployment")
+        assert state.describe_dropped_canary(state) is None
+    assert make_state().describe_dropped_canary(asked) is None
     assert shadow.definition.revisions[1].shadow
 
 

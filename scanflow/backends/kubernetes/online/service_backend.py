@@ -237,10 +237,14 @@ class KubernetesServices:
             self._certificates.apply(spec)
         if (backup := spec.serving.backup) is not None and self._is_serving(backup, spec):
             self._add_alias(workflow.name, backup, instance_pods.get_namespace(spec), observe)
-        namespace = None if stored is None else stored.namespace
-        return self._change(
-            workflow.name, namespace, lambda before: build_desired_state(before, spec, at=self._clock()), key, observe
-        )
+
+        def build_desired(before: DesiredState | None) -> DesiredState:
+            after = build_desired_state(before, spec, at=self._clock())
+            if before is not None and (dropped := before.describe_dropped_canary(after)) is not None:
+                observe(Progress(service=workflow.name, text=dropped))
+            return after
+
+        return self._change(workflow.name, stored and stored.namespace, build_desired, key, observe)
 
     def manifests(self, app: Application, workflow: Workflow) -> list[Manifest]:
         """Return the objects that a deployment of a workflow applies, except the ConfigMap of its state."""

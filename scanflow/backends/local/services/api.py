@@ -97,17 +97,18 @@ class LocalServices:
         self._builder.check(app, workflow, shape)
         folder = self._folders.service(workflow.name)
         self._check_owner(folder, app, workflow)
-        spec = self._builder.build_spec(
-            app,
-            workflow,
-            source=deployment.source,
-            shape=shape,
-            tell=lambda text: observe(Progress(service=workflow.name, text=text)),
-        )
+
+        def tell(text: str) -> None:
+            observe(Progress(service=workflow.name, text=text))
+
+        spec = self._builder.build_spec(app, workflow, source=deployment.source, shape=shape, tell=tell)
         recorder = self._build_recorder(folder, app, spec.serving)
 
         def build_desired(before: DesiredState | None) -> DesiredState:
-            return self._build_desired(before, spec, recorder, deployment.port or spec.serving.port)
+            after = self._build_desired(before, spec, recorder, deployment.port or spec.serving.port)
+            if before is not None and (dropped := before.describe_dropped_canary(after)) is not None:
+                tell(dropped)
+            return after
 
         return self._change(folder, build_desired, key, observe, inside=hold_lock(self._folders.lock))
 
