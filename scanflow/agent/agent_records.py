@@ -281,18 +281,25 @@ class AgentView(_Record):
 
 
 class Event(_Record):
+    """Something that happened: a run failed, a model was promoted. Sensors are fired by events."""
+
     id: int = 0
     """Its sequence number in the server's list. 0: not yet listed."""
 
     at: float
+    """When it happened, in seconds since the epoch."""
+
     type: str
     """Dotted: ``run.failed``, ``service.unready``, ``sample``, ``action.reverted``."""
 
     app: str = ""
+    """The application that it belongs to. Empty: none."""
+
     subject: str = ""
     """The resource that it is about: ``workflow/NAME``, ``service/NAME``, and so on."""
 
     data: dict[str, JSON] = Field(default_factory=dict)
+    """What else is known of it, by its type."""
 
 
 class SensorCall(_Record):

@@ -37,6 +37,8 @@ class SavedApplication:
     """The current desired state of an application."""
 
     application: Application
+    """The application as it is now."""
+
     source: Path | None = None
     """The file it was loaded from."""
 

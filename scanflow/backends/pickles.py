@@ -11,9 +11,11 @@ import os
 import pickle
 import secrets
 import threading
+from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from types import CodeType
+from typing import Any, Final
 
 import cloudpickle
 
@@ -24,6 +26,7 @@ from scanflow.text.printable import make_one_line
 
 _SIGNATURE_BYTES = 32
 _PATH = type(Path())
+_NO_FILE: Final = "<dynamic-code>"
 _folder: ContextVar[Path | None] = ContextVar("scanflow_folder_of_a_pickle", default=None)
 
 
@@ -63,6 +66,23 @@ def dump_pickle(value: Any, *, folder: Path | None = None) -> bytes:
             f"A {type(value).__name__} cannot be pickled: {error}. Write a file and return its path."
         ) from error
     return content.getvalue()
+
+
+def dump_function(function: Callable[..., Any]) -> bytes:
+    """Return a function pickled by value, with the names of the files that its code was read from."""
+    content = io.BytesIO()
+    _FunctionPickler(content).dump(function)
+    return content.getvalue()
+
+
+class _FunctionPickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Keeps the file name of code, which cloudpickle 3.1.3 replaces by a constant: tracebacks show it."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if not isinstance(obj, CodeType):
+            return super().reducer_override(obj)
+        make, arguments = self.dispatch_table[CodeType](obj)
+        return make, tuple(obj.co_filename if argument == _NO_FILE else argument for argument in arguments)
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]

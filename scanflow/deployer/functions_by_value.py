@@ -193,11 +193,13 @@ def _pickle_within(function: Callable[..., Any], step: str, max_bytes: float) ->
 def _pickle(function: Callable[..., Any], step: str) -> bytes:
     import cloudpickle
 
+    from scanflow.backends.pickles import dump_function
+
     own = [module for module in list(sys.modules.values()) if is_renamed(module)]
     try:
         for module in own:  # nothing is imported by that name elsewhere
             cloudpickle.register_pickle_by_value(module)
-        content: bytes = cloudpickle.dumps(function)
+        content = dump_function(function)
     except Exception as error:  # a class of the user's may refuse in its own way
         raise InvalidError(
             f"The step {step!r} is a function that no name leads to (of the running program or notebook, a lambda, a "
