@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
 
 from scanflow.app.application import Application
 from scanflow.app.plan import Plan
@@ -20,7 +20,8 @@ from scanflow.backends.service_change import CanaryPolicy, Deployment, ServiceCh
 from scanflow.backends.task_parameters import pick_output
 from scanflow.deployer import EmbeddedDeployer, InstanceLogs, RunRequest
 from scanflow.deployer.direct_predictions import get_explanation, predict
-from scanflow.errors import StepFailedError, UnsupportedError, UsageError
+from scanflow.deployer.remote_home import find_server_address
+from scanflow.errors import StepFailedError, UnavailableError, UnsupportedError, UsageError
 from scanflow.placement.granularity import compute_granularity
 from scanflow.settings import Settings
 from scanflow.text.masking import mask_addresses
@@ -58,7 +59,7 @@ class Client(MeasuringClient):
     """Runs and serves workflows, and inspects past runs, services and, on a server, agents and their actions.
 
     ``Client()`` works inside this process, below ``~/.scanflow`` (or ``$SCANFLOW_HOME``, or ``home=``);
-    ``Client("http://127.0.0.1:46666")`` has a server do the work, such as the one of ``scanflow up``.
+    ``Client.from_environment()`` has the server of ``scanflow up`` do the work, ``Client("http://host:46666")`` any.
     """
 
     def __init__(
@@ -114,6 +115,19 @@ class Client(MeasuringClient):
         interactive = "ipykernel" in sys.modules or sys.stdout.isatty()
         self._progress = interactive if progress is None else progress
         register()
+
+    @classmethod
+    def from_environment(cls, *, progress: bool | None = None) -> Self:
+        """Return a client of the server that commands use: ``$SCANFLOW_URL``, else the one of ``scanflow up``, whatever
+        port it listens on.
+
+        Raises:
+            UnavailableError: none is named, and none runs in the home folder.
+        """
+        settings = Settings.from_environment()
+        if (url := find_server_address(settings)) is None:
+            raise UnavailableError(f"No server is up in {str(settings.home)!r}. Start it: scanflow up")
+        return cls(url, progress=progress)
 
     def __repr__(self) -> str:
         if self.url is None:

@@ -380,11 +380,9 @@ def raise_no_server(home: Path) -> ServerClient:
 
     running = read_up_state(home)
     if running is not None and running.server.is_alive():
-        then = f"One is up: sf.Client({running.server.url!r})"
+        then = "One is up: sf.Client.from_environment()"
     else:
-        then = (
-            f"None is up in {str(home)!r}. Start it: scanflow up. Then, in Python: sf.Client('http://127.0.0.1:46666')"
-        )
+        then = f"None is up in {str(home)!r}. Start it: scanflow up. Then, in Python: sf.Client.from_environment()"
     raise UnavailableError(f"Agents, actions, events and labels need a server, and this client has none. {then}")
 
 

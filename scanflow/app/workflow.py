@@ -318,9 +318,11 @@ def _build_fed_error(workflow: str, key: str, matches: Sequence[_Match]) -> Inva
         for match in matches
     )
     names = " or ".join(f"{match.node}.{match.name}" for match in matches)
+    is_item = any(ref.step is None for match in matches for ref in match.fed_by)
+    lists = "; other items are written into the workflow" if is_item else ""
     return InvalidError(
-        f"Workflow {workflow!r}: the short name {key!r} sets plain values only, and {feeds}. To replace what feeds it, "
-        f"write the full name: {names}"
+        f"Workflow {workflow!r}: the short name {key!r} sets plain values only, and {feeds}. To give it one value "
+        f"instead, write the full name: {names}{lists}"
     )
 
 

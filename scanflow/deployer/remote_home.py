@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from scanflow.files.private import create_private_folder, open_home
 from scanflow.processes.daemon import Daemon
+from scanflow.settings import Settings
 from scanflow.transport.mlflow_api import MLFLOW_PATH
 
 
@@ -88,6 +89,15 @@ def write_up_state(home: Path, up: UpState) -> None:
     path = get_up_state_file(home)
     create_private_folder(open_home(path.parent.parent) / path.parent.name)
     write_atomically(path, up.model_dump_json(indent=2).encode())
+
+
+def find_server_address(settings: Settings) -> str | None:
+    """Return the address of the server that the settings name, else of the home folder's running server; None: there
+    is none."""
+    if settings.url is not None:
+        return settings.url
+    running = read_up_state(settings.home)
+    return running.server.url if running is not None and running.server.is_alive() else None
 
 
 def find_mlflow_url(home: Path) -> str | None:

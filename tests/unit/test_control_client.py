@@ -44,21 +44,27 @@ def events(*ids: int) -> list[Event]:
     ],
 )
 def test_a_client_without_a_server_says_what_to_start(home: Path, ask: Any) -> None:
-    with pytest.raises(
-        UnavailableError, match=r"None is up in .*home.*scanflow up.*sf\.Client\('http://127\.0\.0\.1:466"
-    ):
+    with pytest.raises(UnavailableError, match=r"None is up in .*home.*scanflow up.*sf\.Client\.from_environment"):
         ask(sf.Client())
+    with pytest.raises(UnavailableError, match=r"No server is up in .*home.*scanflow up"):
+        sf.Client.from_environment()
 
 
-def test_a_client_without_a_server_names_the_one_that_is_up(home: Path) -> None:
+def test_a_client_without_a_server_names_the_one_that_is_up_and_the_environment_finds_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     attempt = home / "server" / "daemons" / "server" / "attempts" / "1"
     attempt.mkdir(parents=True)
     os.mkfifo(attempt / "alive")
     write_up_state(
         home, UpState(server=UpProcess(folder=attempt.parent.parent, pid=1, port=1, url=URL, log="/l"), started=1.0)
     )
-    with (attempt / "alive").open("r+b", buffering=0), pytest.raises(UnavailableError, match=f"One is up: .*{URL}"):
-        sf.Client().agents()
+    with (attempt / "alive").open("r+b", buffering=0):
+        with pytest.raises(UnavailableError, match=r"One is up: sf.Client.from_environment\(\)"):
+            sf.Client().agents()
+        assert sf.Client.from_environment().url == URL
+        monkeypatch.setenv("SCANFLOW_URL", "http://elsewhere:46666")
+        assert sf.Client.from_environment().url == "http://elsewhere:46666"
 
 
 def test_actions_are_listed_explained_and_decided() -> None:

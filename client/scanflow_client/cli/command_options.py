@@ -65,6 +65,15 @@ def load_settings() -> Settings:
     return Settings.from_environment()
 
 
+def find_server_address(settings: Settings) -> str | None:
+    """See :func:`~scanflow.deployer.remote_home.find_server_address`."""
+    if settings.url is not None:  # where it is known, nothing is imported for it
+        return settings.url
+    from scanflow.deployer import remote_home
+
+    return remote_home.find_server_address(settings)
+
+
 def open_deployer() -> Deployer:
     """Return the deployer for commands: of the configured or running server, else of this process."""
     settings = load_settings()
@@ -96,16 +105,6 @@ def connect_server() -> ServerClient:
     if (url := find_server_address(settings)) is None:
         raise UnavailableError(f"No server is up in {str(settings.home)!r}. Start it: scanflow up")
     return ServerClient(url, token=settings.find_token(url))
-
-
-def find_server_address(settings: Settings) -> str | None:
-    """Return the address of the server that the settings name, else of the home folder's running server."""
-    if settings.url is not None:
-        return settings.url
-    from scanflow.deployer.remote_home import read_up_state
-
-    running = read_up_state(settings.home)
-    return running.server.url if running is not None and running.server.is_alive() else None
 
 
 def split_parameters(words: Sequence[str] | None) -> dict[str, str]:
