@@ -413,6 +413,15 @@ def test_what_was_decided_of_a_model_is_an_event_in_text() -> None:
     assert line.endswith("evaluated on 40 points of 50")
 
 
+def test_the_columns_that_drifted_are_the_first_that_an_event_says() -> None:
+    columns = [{"name": name, "reference": {"mean": 1.0, "sd": 2.0}} for name in ("income", "age")]
+    data: dict[str, Any] = {"agent": "checker", "anomalies": 572, "statistic": 12.0, "columns": columns, "picked": []}
+    line = control_plane_text.format_event(Event(at=NOW, type="drift.found", app="a", data=data))
+    assert line.endswith(
+        '{"columns": ["income", "age"], "agent": "checker", "anomalies": 572, "statistic": 12.0, "picked": []}'
+    )
+
+
 @pytest.mark.parametrize(
     ("peak", "machine", "text"),
     [

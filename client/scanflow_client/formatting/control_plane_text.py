@@ -108,9 +108,19 @@ def format_events(events: Sequence[Event]) -> Screen:
 def _format_event_cells(event: Event) -> tuple[str, str, str, str, str]:
     evidence = event.data.get("evidence")
     data = format_decision(evidence) if isinstance(evidence, dict) else ""
-    data = data or (shorten(to_json(mask_secrets(event.data))) if event.data else "")
+    data = data or (shorten(to_json(mask_secrets(_name_parts(event.data)))) if event.data else "")
     kind, app, subject = map(make_one_line, (event.type, event.app, event.subject))
     return format_time(event.at), kind, app, subject, data
+
+
+def _name_parts(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return data with lists of named parts, such as the columns of a detection, as their names, and first."""
+    names = {
+        key: [part["name"] for part in value]
+        for key, value in data.items()
+        if isinstance(value, list) and value and all(isinstance(part, dict) and "name" in part for part in value)
+    }
+    return {**names, **{key: value for key, value in data.items() if key not in names}}
 
 
 def _format_tracker(tracker: dict[str, Any]) -> str:
