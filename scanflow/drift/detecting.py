@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
+from scanflow.drift.column_types import convert_to_same_kind
 from scanflow.drift.contract import MAX_COLUMNS
 from scanflow.drift.detectors import catalogue
 from scanflow.drift.detectors.detector_port import Floats, Scores
@@ -165,7 +167,22 @@ def _collect_predictions(
             f"The predictions have samples of the shape {shape}, the training data of {like.shape[1:]}. "
             "Convert them to one shape: sf.drift.detection(prepare='file.py:function')"
         )
-    return predictions if columns is not None else replace(predictions, x=_cast_if_exact(predictions.x, like.dtype))
+    if columns is not None:
+        return replace(predictions, x=restore_times(like, predictions.x))
+    return replace(predictions, x=_cast_if_exact(predictions.x, like.dtype))
+
+
+def restore_times(like: Samples, x: Samples) -> Samples:
+    """Return a table whose texts are date-times in the columns in which ``like`` has these: requests have no other way
+    to encode them. A column with a text that is none stays as it is."""
+    times: dict[str, NDArray[Any]] = {}
+    for name in x.columns:
+        if like[name].dtype.kind == "M" and x[name].dtype.kind == "O":
+            texts = x[name].where(x[name] != "", None).to_numpy()
+            _, times[name], note = convert_to_same_kind(str(name), like[name].to_numpy(), texts)
+            if times[name].dtype.kind == "O":
+                print(note)
+    return x.assign(**times) if times else x
 
 
 def restore_missing(like: Samples, x: Samples) -> Samples:

@@ -143,6 +143,64 @@ def test_what_cannot_be_done_says_what_to_do(
         project.run(workflow, "told", **parameters)
 
 
+DATED = """
+import numpy as np
+import scanflow as sf
+
+
+def bills(count, year, seed):
+    import pandas as pd
+
+    draw = np.random.default_rng(seed)
+    months = pd.date_range(f"{year}-01-01", periods=12, freq="MS")
+    x = pd.DataFrame({"month": draw.choice(months, count), "amount": draw.normal(size=count)})
+    return x, (x["month"].dt.month.to_numpy() < 7).astype(int)
+
+
+def data():
+    return bills(1000, 2025, 0)
+
+
+def take_season(x):
+    return x["month"].dt.month.to_frame().assign(amount=x["amount"])
+
+
+def fit(x, y):
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import FunctionTransformer
+    from sklearn.tree import DecisionTreeClassifier
+
+    return make_pipeline(FunctionTransformer(take_season), DecisionTreeClassifier()).fit(x, y)
+
+
+detector = sf.drift.detection(model="bills", budget=100)
+training = sf.drift.retraining(model="bills", fit=fit, data=data)
+app = sf.Application(name="bills", workflows=[detector, training], tracker=sf.Tracker())
+"""
+
+
+def test_a_column_of_dates_goes_through_the_loop_though_requests_have_text(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(DATED)
+    project = Project(tmp_path, tmp_path / "app.py")
+    bills = load_module(tmp_path / "app.py").bills
+
+    def send(x: Any, name: str) -> str:
+        texts = [day.isoformat().encode() for day in x["month"]]
+        arrays = {"input:month": np.frombuffer(b"".join(texts), np.uint8), "input:amount": x["amount"].to_numpy()}
+        ends = np.cumsum([len(text) for text in texts])
+        return project.log_predictions({**arrays, "input:month:ends": ends, "time": np.zeros(len(x))}, name)
+
+    assert project.run("training", "first")["accuracy"] == 1.0
+    quiet = project.run("detector", "calm", run_ids=[send(bills(500, 2025, 5)[0], "same-year")])
+    assert (quiet["drifted"], quiet["n_picked"], quiet["n_anomalies"] < 30) == (0, 0, True)
+    x, due = bills(500, 2026, 6)
+    found = project.run("detector", "window", run_ids=[send(x, "next-year")])
+    assert (found["drifted"], [column["name"] for column in found["columns"]]) == (1, ["month"])
+    labels, _ = project.label_points("window", lambda at: int(due[at]), [])
+    outputs = project.run("training", "second", labels=labels)
+    assert (outputs["version"], outputs["n_left_out"], outputs["challenger_accuracy"]) == (2, 0, 1.0)
+
+
 @pytest.mark.parametrize("name", ["RandomForestClassifier", "HistGradientBoostingClassifier", "pipeline"])
 def test_models_of_scikit_learn_are_saved_so_that_they_load_without_a_prompt(name: str) -> None:
     import sklearn.ensemble

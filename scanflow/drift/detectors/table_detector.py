@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scanflow.drift.comparable import keep_comparable
 from scanflow.drift.detectors import detector_storage
 from scanflow.drift.detectors.detector_port import MIN_REFERENCE, Floats, Samples, Scores, check_share
 from scanflow.drift.regimes import draw_mixture
@@ -47,7 +48,7 @@ class FittedTable:
         comparison = compare(
             reference, current, **{name: self.options[name] for name in ("level", "least_effect", "permutations")}
         )
-        own, new = compute_strangeness(reference, current)
+        own, new = compute_strangeness(*(keep_comparable(table, comparison.left_out) for table in (reference, current)))
         values = np.empty(len(new))
         values[order] = new
         return Scores(

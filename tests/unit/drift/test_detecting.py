@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pandas as pd
+import pytest
 
-from scanflow.drift.detecting import drop_repeated_pictures, restore_missing
+from scanflow.drift.detecting import drop_repeated_pictures, restore_missing, restore_times
 from scanflow.drift.prediction_data import PredictionData
+from scanflow.drift.samples import compute_digests
 from scanflow.drift.table import DataTable
 from scanflow.drift.two_sample import compare
 
@@ -36,3 +40,31 @@ def test_empty_text_is_a_missing_value_unless_the_training_data_has_it() -> None
     assert compare(DataTable.from_data(frame), DataTable.from_data(sent)).drifted
     pictures = np.zeros((3, 8, 8))
     assert restore_missing(pictures, pictures) is pictures
+
+
+@pytest.mark.parametrize(
+    "write", [str, pd.Timestamp.isoformat, lambda day: day.strftime("%Y-%m-%d"), lambda day: f"{day.isoformat()}Z"]
+)
+def test_date_times_that_were_sent_as_text_are_those_of_the_training_data(write: Callable[[pd.Timestamp], str]) -> None:
+    days = pd.Series(np.tile(pd.date_range("2026-01-01", periods=12, freq="MS"), 40))
+    days[7] = pd.NaT
+    frame = pd.DataFrame({"day": days, "n": np.random.default_rng(0).normal(size=480)})
+    sent = frame.assign(day=["" if day is pd.NaT else write(day) for day in days])
+    assert compare(DataTable.from_data(frame), DataTable.from_data(sent)).drifted, "what it is about"
+
+    restored = restore_times(frame, sent)
+
+    assert restored["day"].isna().tolist() == days.isna().tolist()
+    assert not compare(DataTable.from_data(frame), DataTable.from_data(restored)).drifted
+    assert compute_digests(restored) == compute_digests(frame), "a row is not in training and in evaluation"
+    later = frame.assign(day=days + pd.DateOffset(years=1))
+    assert compare(DataTable.from_data(frame), DataTable.from_data(restore_times(frame, later))).drifted
+
+
+def test_a_column_with_a_text_that_is_no_time_stays_text(capsys: pytest.CaptureFixture[str]) -> None:
+    frame = pd.DataFrame({"day": pd.date_range("2026-01-01", periods=3), "note": ["a", "b", "c"]})
+    sent = frame.assign(day=["2026-01-01", "soon", "2026-01-03"])
+    restored = restore_times(frame, sent)
+    assert restored["day"].tolist() == sent["day"].tolist()
+    assert "'day' is compared as text" in capsys.readouterr().out
+    assert restore_times(frame, frame) is frame

@@ -251,6 +251,17 @@ def test_strange_rows_are_found_whatever_is_strange_about_them() -> None:
     assert len(scores.outliers) <= 10
 
 
+def test_a_number_of_its_own_makes_no_row_strange() -> None:
+    generator = np.random.default_rng(3)
+    x = {"v": generator.normal(size=1000), "order": np.array([f"order {at}" for at in range(1000)], object)}
+    new = {"v": generator.normal(size=500), "order": np.array([f"order {at}" for at in range(5000, 5500)], object)}
+    scores = TableDetector().fit(x).score(new)
+    assert not scores.drifted
+    assert len(scores.outliers) <= 20
+    new["v"][7] = 30.0
+    assert 7 in TableDetector().fit(x).score(new).outliers
+
+
 def test_names_are_given_to_arrays_and_read_from_named_fields() -> None:
     generator = np.random.default_rng(0)
     plain, other = generator.normal(size=(2, 200, 2))
