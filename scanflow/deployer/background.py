@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -26,6 +28,7 @@ class BackgroundRun:
         self._told.wait()
         if self._outcome.done() and (error := self._outcome.exception()) is not None:
             raise error
+        atexit.register(self._report_failure)  # after the interpreter has waited for the thread
 
     @property
     def alive(self) -> bool:
@@ -41,8 +44,17 @@ class BackgroundRun:
                 raise build_still_running_error(name, timeout_s) from None
             if event is None:
                 self._events.put(None)  # for whoever waits once more
+                atexit.unregister(self._report_failure)
                 return self._outcome.result()
             observe(event)
+
+    def _report_failure(self) -> None:
+        """Print that the run failed: the program ends, and has not waited for it."""
+        if (error := self._outcome.exception()) is not None:
+            sys.stderr.write(f"A run that was not waited for could not be driven: {error}\n")
+        elif (record := self._outcome.result()).state == "failed":
+            name = record.name
+            sys.stderr.write(f"The run {name} failed, and was not waited for. See why: scanflow show {name}\n")
 
     def _drive(self, drive: Callable[[Observer], RunRecord]) -> None:
         def observe(event: Event) -> None:

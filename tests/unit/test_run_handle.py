@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from scanflow.errors import NotFoundError, StepFailedError, UnavailableError, Us
 from scanflow.settings import Settings
 from scanflow_client.run_handle import RunHandle
 from tests.notebooks import render_bundle
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -76,6 +77,29 @@ def test_a_run_that_fails_or_is_stopped_ends_so_where_it_is_waited_for(
     (tmp_path / "gate.shut").touch()
     with pytest.raises(StepFailedError, match="the gate is shut"):
         client.run(app, wait=False).wait()
+
+
+FORGETS = """
+import scanflow as sf
+from scanflow.application_loading import load_application
+
+if __name__ == "__main__":
+    run = sf.Client(progress=False).run(load_application("gated_app.py")[0], wait=False)
+    {then}
+"""
+
+
+@pytest.mark.parametrize(("then", "is_told"), [("print('the end')", True), ("run.wait()", False)])
+def test_a_program_that_did_not_wait_for_a_run_says_that_it_failed(
+    home: Path, app: sf.Application, tmp_path: Path, then: str, is_told: bool
+) -> None:
+    (tmp_path / "gate.shut").touch()
+    (tmp_path / "forgets.py").write_text(FORGETS.format(then=then))
+    ended = subprocess.run(
+        [sys.executable, "forgets.py"], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert ended.returncode == (0 if is_told else 1)
+    assert ("failed, and was not waited for. See why: scanflow show " in ended.stderr) is is_told
 
 
 def test_a_stopped_run_is_resumed_and_a_step_spun_without_waiting(
