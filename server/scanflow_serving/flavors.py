@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, UnsupportedError, did_you_mean
 from scanflow.installation import explain_install
 from scanflow.instance_messages import ModelFiles
+from scanflow.knowledge.model_code import find_code_folders, use_code
 from scanflow_serving.inference_problems import ProblemError, invalid
 from scanflow_serving.instance_gpu import (
     choose_onnx_providers,
@@ -87,7 +88,8 @@ def open_model(
     if unknown := next((name for name in parameters if name not in allowed), None):
         hint = did_you_mean(unknown, allowed) if allowed else f" A model of the flavor {flavor!r} takes none."
         raise InvalidError(f"{who} has no parameter {unknown!r}.{hint}")
-    _put_code_on_path(folder, flavors)
+    for code in find_code_folders(folder, flavors):
+        use_code(code, who)
     opened: Predictor
     if flavor == "pyfunc":
         declared = replace(declared, parameters=declared.parameters or ())
@@ -163,13 +165,6 @@ def _get_keras_file(flavors: Mapping[str, Any], folder: Path) -> Path:
     flavor = flavors.get("keras") or flavors.get("tensorflow") or {}
     place = folder / str(flavor.get("data", "data"))
     return place / "model.keras" if place.is_dir() else place.with_suffix(".keras")
-
-
-def _put_code_on_path(folder: Path, flavors: Mapping[str, Any]) -> None:
-    for flavor in flavors.values():
-        code = flavor.get("code") if isinstance(flavor, dict) else None
-        if code and str(folder / code) not in sys.path:
-            sys.path.insert(0, str(folder / code))
 
 
 def _warm_up(model: Predictor, example: Any, who: str) -> str:

@@ -6,10 +6,12 @@ import inspect
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.knowledge.mlflow.model_sources import check_model_source
+from scanflow.knowledge.model_code import find_code_folders, use_code
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -67,6 +69,11 @@ def load(uri: str) -> FittedModel:
         flavors = mlflow.models.get_model_info(uri).flavors
     except MlflowException as error:
         raise NotFoundError(f"There is no model at {uri!r}: {str(error)[:300]}") from error
+    who = f"The model {uri!r}"
+    if find_code_folders(Path(), flavors):
+        uri = mlflow.artifacts.download_artifacts(uri)
+        for code in find_code_folders(Path(uri), flavors):
+            use_code(code, who)
     if "sklearn" in flavors:
         return FittedModel(mlflow.sklearn.load_model(uri))
     if "keras" in flavors or "tensorflow" in flavors:
