@@ -8,6 +8,7 @@ from pathlib import Path
 
 if __name__ == "__main__":
     words = sys.argv[1:]
+    del sys.argv[1:]  # a user's file may parse those that it finds
     if not words:
         sys.exit("The server starts this program. Use instead: scanflow up")
     if len(words) == 1:

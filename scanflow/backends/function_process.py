@@ -73,7 +73,7 @@ def main(request_path: str) -> None:
     from scanflow.backends.values import decode, write_result
 
     secrets = _resolve_secrets(request)
-    sys.path[:] = path
+    sys.path[:], sys.argv[:] = path, [request.file or request.name]  # as if the file was run by itself
     key = bytes.fromhex(request.key)
     if request.by_value:
         function = read_pickle(Path(request.by_value), key)

@@ -193,4 +193,4 @@ def _check_team(deployer: EmbeddedDeployer, name: str, team: str | None) -> None
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit("The server starts this program. Use instead: scanflow run")
-    sys.exit(main(Path(sys.argv[1]).absolute()))
+    sys.exit(main(Path(sys.argv.pop(1)).absolute()))

@@ -161,7 +161,7 @@ def _fail(error: Exception) -> int:
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit("The cluster starts this program. Use instead: scanflow deploy")
-    status = main(Path(sys.argv[1]).absolute())
+    status = main(Path(sys.argv.pop(1)).absolute())
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)  # threads of components that hang must not keep the process

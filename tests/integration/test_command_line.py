@@ -179,6 +179,18 @@ def test_a_file_that_cannot_be_loaded_shows_its_own_lines_only(
     assert "Traceback" not in answer.stderr
 
 
+def test_a_file_that_parses_arguments_finds_none_of_ours(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(
+        "import argparse\nimport sys\nimport scanflow as sf\n"
+        "parser = argparse.ArgumentParser()\nparser.add_argument('--limit', type=int, default=10)\n"
+        "limit = parser.parse_args().limit\n\n"
+        "@sf.step\ndef work(by: int = 1) -> list:\n    return [limit * by, sys.argv[1:]]\n\n"
+        "app = sf.Application(name='argued', workflows=[sf.Workflow(name='w', nodes=[work.bind()])])\n"
+    )
+    ended = cli("run", "-p", "by=3")
+    assert (ended.returncode, "work = [30, []]" in ended.stdout) == (0, True)
+
+
 def test_yaml_runs_as_well(cli: Cli, app: Path) -> None:
     (app.parent / "scanflow.yaml").write_text(
         "schema: scanflow/v1\nname: y\nworkflows:\n- name: w\n  nodes:\n"

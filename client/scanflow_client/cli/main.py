@@ -60,9 +60,11 @@ def main() -> None:
     try:
         from scanflow_client.cli.command_tree import app
 
-        _check_arguments(sys.argv[1:])
+        arguments = sys.argv[1:]
+        _check_arguments(arguments)
+        del sys.argv[1:]  # they are ours: a user's file may parse those that it finds, as if it was run by itself
         try:
-            app(prog_name="scanflow")
+            app(arguments, prog_name="scanflow")
         finally:
             sys.stdout.flush()  # while what fails is still caught
     except ScanflowError as error:
