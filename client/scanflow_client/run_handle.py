@@ -9,6 +9,7 @@ from typing import Any, Protocol, Self
 from scanflow.backends.log_reader import Stream
 from scanflow.backends.run_records import RunRecord, RunState, StepFile, TaskRecord
 from scanflow.names import RunName
+from scanflow_client.listing import Listing
 
 
 class RunsClient(Protocol):
@@ -50,9 +51,9 @@ class RunHandle:
         return self.record.state
 
     @property
-    def tasks(self) -> tuple[TaskRecord, ...]:
+    def tasks(self) -> Listing[TaskRecord]:
         """The run's tasks, in their current states: a step, or an item of a fan-out."""
-        return self.record.tasks
+        return Listing(self.record.tasks, "run_text:format_tasks")
 
     @property
     def record(self) -> RunRecord:
