@@ -20,6 +20,10 @@ DRAIN_IDLE_S: Final = 15.0
 SHORT_IDLE_S: Final = 2.0
 """The same if memory is low, or the whole service stops."""
 
+INVALID_STATUSES: Final = range(400, 422)
+"""The statuses of requests that were refused before any model got them. They say nothing about a revision, neither by
+their latency, which is next to none, nor as errors. A model's own refusal is 422."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFiles:

@@ -16,7 +16,8 @@ class RevisionStats:
     """Counters of one revision, in total or within a window."""
 
     requests: float = 0.0
-    errors: float = 0.0  # answered with 500 or more
+    errors: float = 0.0  # answered with 500 or more, or refused by the model (422)
+    invalid: float = 0.0  # refused before any model got them: they say nothing about the revision
     seconds: float = 0.0
     buckets: dict[float, float] = field(default_factory=dict)
     """Cumulative counts of requests by latency limit in seconds; the last limit is infinity."""
@@ -27,8 +28,13 @@ class RevisionStats:
         return max(self.buckets.values(), default=0.0)
 
     @property
+    def valid(self) -> float:
+        """The number of requests that the revision was to answer."""
+        return self.requests - self.invalid
+
+    @property
     def error_share(self) -> float:
-        return self.errors / self.requests if self.requests else 0.0
+        return self.errors / self.valid if self.valid else 0.0
 
     @property
     def mean_s(self) -> float | None:
@@ -40,6 +46,7 @@ def subtract_stats(before: RevisionStats, after: RevisionStats) -> RevisionStats
     return RevisionStats(
         requests=max(0.0, after.requests - before.requests),
         errors=max(0.0, after.errors - before.errors),
+        invalid=max(0.0, after.invalid - before.invalid),
         seconds=max(0.0, after.seconds - before.seconds),
         buckets={limit: max(0.0, count - before.buckets.get(limit, 0.0)) for limit, count in after.buckets.items()},
     )
@@ -59,8 +66,8 @@ def analyse(policy: CanaryPolicy, *, current: RevisionStats, canary: RevisionSta
     If the current revision answered no request meanwhile, its value counts as 0, so that only ``slack`` lets a canary
     pass. A canary without failures always passes on ``errors``.
     """
-    if canary.requests < policy.after_requests:
-        seen = f"{canary.requests:.0f} of {policy.after_requests} requests"
+    if canary.valid < policy.after_requests:
+        seen = f"{canary.valid:.0f} of {policy.after_requests} requests"
         if elapsed_s >= policy.within_s:
             return Verdict("revert", f"it answered {seen} within {policy.within_s:g} s")
         return Verdict("wait", f"it has answered {seen}")
@@ -73,5 +80,5 @@ def analyse(policy: CanaryPolicy, *, current: RevisionStats, canary: RevisionSta
 
 def _get_metric(policy: CanaryPolicy, stats: RevisionStats) -> float:
     if policy.metric == "errors":
-        return stats.errors / stats.requests if stats.requests else 0.0
+        return stats.error_share
     return (compute_quantile(stats.buckets, 0.95) if policy.metric == "p95" else stats.mean_s) or 0.0

@@ -14,6 +14,7 @@ from scanflow.app.scaling import ScalingMetric
 from scanflow.backends.canary_analysis import RevisionStats, subtract_stats
 from scanflow.backends.device_load import compute_mean
 from scanflow.backends.service_records import SHARES, NodeTraffic, compute_quantile
+from scanflow.instance_messages import INVALID_STATUSES
 from scanflow.placement.queueing import Load
 
 WINDOW_S = 60.0
@@ -168,6 +169,7 @@ def compute_totals(samples: Mapping[SampleKey, float]) -> Totals:
             stats = totals.revisions.setdefault(revision, RevisionStats())
             stats.requests += value
             stats.errors += value if _is_error(tags.get("code", "")) else 0.0
+            stats.invalid += value if _is_invalid(tags.get("code", "")) else 0.0
         elif name == f"{SECONDS}_bucket":
             stats = totals.revisions.setdefault(revision, RevisionStats())
             limit = float(tags.get("le", "inf"))
@@ -199,6 +201,11 @@ def _is_error(code: str) -> bool:
     """Whether a response counts against its revision: it failed, or its model refused the input (422), which another
     version may take."""
     return code.startswith("5") or code == "422"
+
+
+def _is_invalid(code: str) -> bool:
+    """Whether a request was refused before any model got it, such as for a column that it lacks."""
+    return code.isdecimal() and int(code) in INVALID_STATUSES
 
 
 def parse_samples(samples: Iterable[Any]) -> Samples:

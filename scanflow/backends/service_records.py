@@ -173,13 +173,16 @@ class RevisionRecord(Record):
     """Recent traffic of the nodes of its graph. Empty: not measured."""
 
     buckets: tuple[tuple[float, int], ...] = ()
-    """Cumulative counts of requests by latency limit in seconds, since the service started. The rest of ``requests``
+    """Cumulative counts of requests by latency limit in seconds, since the service started. The rest of the valid ones
     took longer than the last limit. Empty: this backend counts none."""
+
+    invalid: int = 0
+    """Those of ``requests`` that were refused before any model got them. Their latency is not counted."""
 
     @property
     def counts(self) -> dict[float, float]:
-        """The buckets, and that of all requests."""
-        return {**dict(self.buckets), math.inf: self.requests} if self.buckets else {}
+        """The buckets, and that of all valid requests."""
+        return {**dict(self.buckets), math.inf: self.requests - self.invalid} if self.buckets else {}
 
     def compute_latency(self, share: float) -> float | None:
         """Return the latency in seconds within which a share of all its requests was answered; None: not measured."""

@@ -109,7 +109,9 @@ class ServiceHistory:
 
 def read_stats(revision: RevisionRecord) -> RevisionStats:
     """Return a revision's counters since its service started; its record does not say the sum of the latencies."""
-    return RevisionStats(requests=revision.requests, errors=revision.errors, buckets=revision.counts)
+    return RevisionStats(
+        requests=revision.requests, errors=revision.errors, invalid=revision.invalid, buckets=revision.counts
+    )
 
 
 def _add(watched: _Watched, sample: LoadSample) -> None:

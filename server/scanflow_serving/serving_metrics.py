@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec import Struct
 
+from scanflow.instance_messages import INVALID_STATUSES
+
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
@@ -25,9 +27,6 @@ BUCKETS: Final = (
     0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 20.0, 30.0,
 )  # fmt: skip
 """Upper bounds of latencies, in seconds."""
-
-_INVALID: Final = range(400, 422)
-"""Statuses of requests that no model got. Their latency, which is next to nothing, says nothing about a revision."""
 
 _ROWS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 _MAX_CUSTOM: Final = 100
@@ -125,7 +124,7 @@ class RevisionMetrics:
             counter = self._metrics.get_counter("scanflow_requests", revision=self._revision, code=str(status))
             self._responses[status] = counter
         counter.value += 1
-        if status not in _INVALID:
+        if status not in INVALID_STATUSES:
             self._seconds.observe(seconds)
 
     def make_node_metrics(self, name: str) -> NodeMetrics:

@@ -33,6 +33,9 @@ TRIM_S = 60.0
 QUIET_S = 20.0
 """The heartbeat interval while no sensor fires."""
 
+POSITION_S = 5.0
+"""The longest that the first heartbeat waits for the event from which on the agent listens."""
+
 MAX_FAILURES = 3
 """The number of consecutive failures of a sensor after which the agent is reported as failing."""
 
@@ -261,6 +264,8 @@ class AgentHost:
     async def _send_heartbeats(self, url: str | None) -> None:
         """Check the clock, trim the store and send heartbeats, periodically."""
         missed, trimmed = self._count_missed(), self._clock()
+        if self.subscriber is not None:  # what happens once the agent is said to run is heard
+            await self.subscriber.wait_for_position(POSITION_S)
         while True:
             self.check_clock()
             if url is not None and self._client is not None and await self._ensure_registered(self._client, url):

@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -107,6 +107,13 @@ class EventSubscriber:
         self._clock = clock
         self._last_failure = ""
         self.connected = False
+        self._positioned = asyncio.Event()
+
+    async def wait_for_position(self, timeout_s: float) -> None:
+        """Wait until it is known from which event on it listens; at most so long, as the server may not answer."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._positioned.wait()
 
     async def run(self) -> None:
         """Listen until cancelled, with retries."""
@@ -122,6 +129,7 @@ class EventSubscriber:
         before = self._state.position
         try:
             await self._synchronize()
+            self._positioned.set()
             await self._listen()
             raise UnavailableError("The server closed its event stream.")
         except Exception as error:  # the edge of a loop that must continue; no event is lost

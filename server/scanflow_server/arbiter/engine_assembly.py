@@ -120,7 +120,7 @@ def measure_service(deployer: Deployer, metric: str, *, team: str) -> float | No
         return None
     if parts[2] == "errors":
         # 0 before the first request, so that a guard sees failures from then on.
-        return current.errors / current.requests if current.requests else 0.0
+        return current.errors / valid if (valid := current.requests - current.invalid) else 0.0
     if parts[2] == "gpu_power_w":
         return record.gpu_power_w
     for metric in SHARES:

@@ -215,7 +215,7 @@ CANARY = (Revision(id="r1", nodes=(), weight=0.9), Revision(id="r2", nodes=(), w
 
 
 def stats(requests: int, seconds: float) -> RevisionStats:
-    return RevisionStats(requests, 0.0, seconds, {float("inf"): requests})
+    return RevisionStats(requests=requests, seconds=seconds, buckets={float("inf"): requests})
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from itertools import pairwise
 from math import ceil
+from typing import Any
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from scanflow.app.scaling import Scaling, ScalingMetric
-from scanflow.backends.canary_analysis import RevisionStats, analyse
+from scanflow.backends.canary_analysis import RevisionStats, analyse, subtract_stats
 from scanflow.backends.failover import Failover, update_failover
 from scanflow.backends.local.services.supervisor.attempts import count_failures_in_a_row, pause_s
 from scanflow.backends.local.services.supervisor.autoscaler import Observation, ScalingDecision, decide
@@ -84,6 +87,17 @@ def test_a_canary_that_fails_more_is_taken_back() -> None:
     policy = CanaryPolicy(after_requests=10)
     assert verdict(policy, stats(100), stats(10, errors=1)) == "revert"
     assert verdict(policy, stats(100, errors=10), stats(10, errors=1)) == "promote"
+
+
+@pytest.mark.parametrize("metric", ["errors", "p95", "mean"])
+def test_requests_that_no_model_got_promote_no_canary(metric: Any) -> None:
+    policy = CanaryPolicy(metric=metric, ratio=1.2, after_requests=10)
+    current, refused = stats(100, p95_s=0.1), RevisionStats(requests=500, invalid=500, buckets={0.1: 0, math.inf: 0})
+    assert verdict(policy, current, refused) == "wait"
+    assert verdict(policy, current, refused, elapsed_s=600) == "revert"
+    failing = RevisionStats(requests=510, invalid=500, errors=5, buckets={0.1: 10, math.inf: 10})
+    assert failing.error_share == 0.5
+    assert subtract_stats(refused, failing).valid == 10
 
 
 def test_slack_and_ratio_say_how_much_worse_a_canary_may_be() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from scanflow.backends.canary_analysis import RevisionStats, subtract_stats
 from scanflow.backends.local.services.supervisor.instance_metrics import ServiceMetrics, read_usage
 from scanflow.backends.run_records import DeviceUse
 from scanflow.backends.service_metrics import MetricsWindow, compute_totals
-from scanflow.backends.service_records import SHARES, compute_quantile
+from scanflow.backends.service_records import SHARES, RevisionRecord, compute_quantile
 from scanflow_serving.serving_metrics import Metrics, RevisionMetrics
 
 
@@ -47,7 +48,11 @@ def test_counts_of_all_instances_are_added_up(tmp_path: Path) -> None:
 def test_what_a_model_refused_counts_against_its_version_and_what_the_server_refused_does_not() -> None:
     labels = {code: (("code", code), ("revision", "r1")) for code in ("200", "400", "422", "504")}
     totals = compute_totals({("scanflow_requests_total", pairs): 1.0 for pairs in labels.values()})
-    assert (totals.revisions["r1"].requests, totals.revisions["r1"].errors) == (4, 2)
+    stats = totals.revisions["r1"]
+    assert (stats.requests, stats.errors, stats.invalid, stats.valid) == (4, 2, 1, 3)
+    record = RevisionRecord(id="r1", requests=4, invalid=1, buckets=((0.1, 2),))
+    assert record.counts == {0.1: 2, math.inf: 3}
+    assert record.compute_latency(0.5) is not None
 
 
 def test_what_ended_instances_counted_stays_also_for_the_next_supervisor(tmp_path: Path) -> None:

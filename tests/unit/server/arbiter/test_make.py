@@ -12,7 +12,9 @@ from scanflow_server.arbiter.engine_assembly import measure_service
 
 
 def read_metric(metric: str, *, team: str = "vision", **figures: Any) -> float | None:
-    current = SimpleNamespace(**{"requests": 0, "errors": 0, "p50_s": None, "p95_s": None, "rps": None, **figures})
+    current = SimpleNamespace(
+        **{"requests": 0, "errors": 0, "invalid": 0, "p50_s": None, "p95_s": None, "rps": None, **figures}
+    )
     record = SimpleNamespace(team="vision", current=current)
     deployer: Any = SimpleNamespace(service=lambda _: record)
     return measure_service(deployer, metric, team=team)
@@ -23,6 +25,7 @@ def read_metric(metric: str, *, team: str = "vision", **figures: Any) -> float |
     [
         ("service.serve.errors", {}, 0.0),  # so that a guard sees what fails from the first request on
         ("service.serve.errors", {"requests": 8, "errors": 2}, 0.25),
+        ("service.serve.errors", {"requests": 100, "invalid": 92, "errors": 2}, 0.25),
         ("service.serve.p95_s", {}, None),
         ("service.serve.p95_s", {"p95_s": 0.1}, 0.1),
         ("service.serve.colour", {}, None),
