@@ -62,7 +62,9 @@ def output(name: str, value: Any) -> None:
     try:
         text = json.dumps(encode(value, output_dir().absolute(), _to_json, keys=(str, int, float, type(None))))
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"The output {name!r} cannot be written as JSON ({error}). Write a file instead.") from error
+        raise ValueError(
+            f"The output {name!r} cannot be written as JSON ({error}). Return it from the step, or write a file."
+        ) from error
     write_output(output_dir(), name, text)
 
 

@@ -16,8 +16,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import httpx2
-
 from scanflow.app.quantities import format_duration
 from scanflow.deployer.remote_home import (
     UpProcess,
@@ -174,7 +172,7 @@ def read_status(settings: Settings) -> dict[str, Any]:
         status = server.get(build_path("status"))
     except UnavailableError as error:
         ready, reason = False, str(error)
-        if running is not None and isinstance(error.__cause__, httpx2.ConnectError):  # its process lives
+        if running is not None and ServerClient.found_no_listener(error):  # its process lives
             age = format_duration(time.time() - running.started)
             reason = f"it does not listen yet, {age} after its start. Its log: {running.server.log}"
     pid = running.server.pid if running else None

@@ -81,7 +81,7 @@ class _FunctionPickler(cloudpickle.Pickler):  # type: ignore[misc]
     def reducer_override(self, obj: Any) -> Any:
         if not isinstance(obj, CodeType):
             return super().reducer_override(obj)
-        make, arguments = self.dispatch_table[CodeType](obj)
+        make, arguments, *_ = self.dispatch_table[CodeType](obj)
         return make, tuple(obj.co_filename if argument == _NO_FILE else argument for argument in arguments)
 
 

@@ -81,7 +81,8 @@ class TrainingData:
         if not runs:
             raise NotFoundError(
                 f"No training data is stored for the model {model!r} of {app}/{team}. Train a first model: run the "
-                "workflow of sf.drift.retraining(fit=..., data=...) once by hand, without labels."
+                "workflow of sf.drift.retraining(fit=..., data=...) once by hand, without labels. If the version in "
+                "use was trained by something else, give the model of this workflow a name of its own."
             )
         arrays = arrays_of(tracker, runs[0].run_id)
         x_train = unpack_samples("x_train", arrays)

@@ -118,6 +118,11 @@ class ServerClient:
             return False, str(error) or type(error).__name__
         return reply.status_code == 200, reply.text
 
+    @staticmethod
+    def found_no_listener(error: UnavailableError) -> bool:
+        """Return whether a request failed as nothing listens at the address."""
+        return isinstance(error.__cause__, httpx2.ConnectError)
+
     def events(
         self, path: str, *, after: str | None = None, timeout_s: float | None = None, **query: Any
     ) -> Iterator[Message]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -233,12 +234,12 @@ def test_a_model_with_types_of_its_own_is_saved_as_a_pickle() -> None:
 
 def test_a_model_of_a_table_is_saved_with_a_row_that_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new instance is warmed up with it: the text of a date cannot be made up."""
-    import mlflow
     import pandas as pd
     from sklearn.dummy import DummyClassifier
 
     from scanflow.knowledge.mlflow import mlflow_models
 
+    mlflow: Any = import_module("mlflow")
     monkeypatch.chdir(tmp_path)
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
     try:

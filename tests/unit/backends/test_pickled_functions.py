@@ -24,14 +24,16 @@ def train(rows):
 
 def reduce_without_file(code: CodeType) -> Any:
     """Reduce code as cloudpickle 3.1.3 does."""
-    make, arguments = cloudpickle.Pickler.dispatch_table[CodeType](code)
+    reducers: Any = cloudpickle.Pickler.dispatch_table
+    make, arguments = reducers[CodeType](code)
     return make, tuple("<dynamic-code>" if argument == code.co_filename else argument for argument in arguments)
 
 
 @pytest.mark.parametrize("forgets", [False, True])
 def test_the_frames_of_a_function_name_its_file(monkeypatch: pytest.MonkeyPatch, forgets: bool) -> None:
     if forgets:
-        table = ChainMap({CodeType: reduce_without_file}, cloudpickle.Pickler.dispatch_table)
+        reducers: Any = cloudpickle.Pickler.dispatch_table
+        table = ChainMap({CodeType: reduce_without_file}, reducers)
         monkeypatch.setattr(pickles._FunctionPickler, "dispatch_table", table, raising=False)
     names: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(SOURCE, CELL, "exec"), names)
