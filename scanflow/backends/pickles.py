@@ -71,11 +71,11 @@ def dump_pickle(value: Any, *, folder: Path | None = None) -> bytes:
 def dump_function(function: Callable[..., Any]) -> bytes:
     """Return a function pickled by value, with the names of the files that its code was read from."""
     content = io.BytesIO()
-    _FunctionPickler(content).dump(function)
+    FunctionPickler(content).dump(function)
     return content.getvalue()
 
 
-class _FunctionPickler(cloudpickle.Pickler):  # type: ignore[misc]
+class FunctionPickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Keeps the file name of code, which cloudpickle 3.1.3 replaces by a constant: tracebacks show it."""
 
     def reducer_override(self, obj: Any) -> Any:

@@ -16,11 +16,11 @@ from scanflow.errors import UnsupportedError
 from scanflow.modules import use_folder
 
 _lock = Lock()
-_used: list[Path] = []
+used_folders: list[Path] = []
 """The folders whose modules models of this process were loaded with."""
 
 
-def find_code_folders(folder: Path, flavors: Mapping[str, Any]) -> list[Path]:
+def list_code_folders(folder: Path, flavors: Mapping[str, Any]) -> list[Path]:
     """Return the folders of modules of a model, by the flavors of the ``MLmodel`` in its folder."""
     codes = (flavor.get("code") for flavor in flavors.values() if isinstance(flavor, Mapping))
     return list(dict.fromkeys(folder / str(code) for code in codes if code))
@@ -36,17 +36,17 @@ def use_code(folder: Path, who: str) -> None:
     """
     with _lock:
         own = _read_modules(folder)
-        others = {other: _read_modules(other) for other in _used if other != folder}
-        rivals = {other: _find_rivals(own, modules) for other, modules in others.items()}
+        others = {other: _read_modules(other) for other in used_folders if other != folder}
+        rivals = {other: _list_rivals(own, modules) for other, modules in others.items()}
         for place, names in ((folder, set().union(*rivals.values())), *rivals.items()):
-            if late := next(_find_late_imports(place, names), None):
+            if late := next(_iterate_late_imports(place, names), None):
                 raise UnsupportedError(
                     f"{who} cannot be loaded beside another version: {late} imports a module of its own within a "
                     "function, of which both versions have one. Import it at the top of its file, or deploy the "
                     "service anew: scanflow delete, then scanflow deploy."
                 )
         use_folder(folder)
-        _used[:] = [*(other for other in _used if other != folder), folder]
+        used_folders[:] = [*(other for other in used_folders if other != folder), folder]
 
 
 def _read_modules(folder: Path) -> dict[str, bytes]:
@@ -60,12 +60,12 @@ def _read_modules(folder: Path) -> dict[str, bytes]:
     return modules
 
 
-def _find_rivals(own: Mapping[str, bytes], others: Mapping[str, bytes]) -> set[str]:
+def _list_rivals(own: Mapping[str, bytes], others: Mapping[str, bytes]) -> set[str]:
     """Return the names by which two folders have other modules."""
     return {name for name, digest in own.items() if others.get(name, digest) != digest}
 
 
-def _find_late_imports(folder: Path, names: Iterable[str]) -> Iterator[str]:
+def _iterate_late_imports(folder: Path, names: Iterable[str]) -> Iterator[str]:
     """Yield the files of a folder in which a function imports a module of one of these names."""
     wanted = set(names)
     for file in sorted(folder.rglob("*.py")) if wanted else ():

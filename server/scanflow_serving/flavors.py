@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, UnsupportedError, did_you_mean
 from scanflow.installation import explain_install
 from scanflow.instance_messages import ModelFiles
-from scanflow.knowledge.model_code import find_code_folders, use_code
+from scanflow.knowledge.model_code import list_code_folders, use_code
 from scanflow_serving.inference_problems import ProblemError, invalid
 from scanflow_serving.instance_gpu import (
     choose_onnx_providers,
@@ -88,7 +88,7 @@ def open_model(
     if unknown := next((name for name in parameters if name not in allowed), None):
         hint = did_you_mean(unknown, allowed) if allowed else f" A model of the flavor {flavor!r} takes none."
         raise InvalidError(f"{who} has no parameter {unknown!r}.{hint}")
-    for code in find_code_folders(folder, flavors):
+    for code in list_code_folders(folder, flavors):
         use_code(code, who)
     opened: Predictor
     if flavor == "pyfunc":

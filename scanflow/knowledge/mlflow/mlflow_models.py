@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.knowledge.mlflow.model_sources import check_model_source
-from scanflow.knowledge.model_code import find_code_folders, use_code
+from scanflow.knowledge.model_code import list_code_folders, use_code
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -70,9 +70,9 @@ def load(uri: str) -> FittedModel:
     except MlflowException as error:
         raise NotFoundError(f"There is no model at {uri!r}: {str(error)[:300]}") from error
     who = f"The model {uri!r}"
-    if find_code_folders(Path(), flavors):
+    if list_code_folders(Path(), flavors):
         uri = mlflow.artifacts.download_artifacts(uri)
-        for code in find_code_folders(Path(uri), flavors):
+        for code in list_code_folders(Path(uri), flavors):
             use_code(code, who)
     if "sklearn" in flavors:
         return FittedModel(mlflow.sklearn.load_model(uri))

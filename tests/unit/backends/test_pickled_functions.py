@@ -34,7 +34,7 @@ def test_the_frames_of_a_function_name_its_file(monkeypatch: pytest.MonkeyPatch,
     if forgets:
         reducers: Any = cloudpickle.Pickler.dispatch_table
         table = ChainMap({CodeType: reduce_without_file}, reducers)
-        monkeypatch.setattr(pickles._FunctionPickler, "dispatch_table", table, raising=False)
+        monkeypatch.setattr(pickles.FunctionPickler, "dispatch_table", table, raising=False)
     names: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(SOURCE, CELL, "exec"), names)
     again = pickle.loads(pickles.dump_function(names["train"]))

@@ -31,7 +31,7 @@ class Shift(TransformerMixin, BaseEstimator):
 @pytest.fixture(autouse=True)
 def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(model_code, "_used", [])
+    monkeypatch.setattr(model_code, "used_folders", [])
     monkeypatch.setattr("scanflow.modules.user_folders", set())
     before = set(sys.modules)
     yield
@@ -96,14 +96,14 @@ def test_modules_that_are_alike_are_shared_and_installed_ones_stay(tmp_path: Pat
     assert sys.modules["json"].__file__ != str(tmp_path / "b" / "json.py")
 
 
-def test_a_version_whose_function_imports_its_module_later_is_not_mixed_with_another(tmp_path: Path) -> None:
+def test_a_version_that_imports_its_module_within_a_function_is_not_mixed_with_another(tmp_path: Path) -> None:
     for version, where in (("a", "    import late\n"), ("b", "    pass\n"), ("c", "    import math\n")):
         (tmp_path / version).mkdir()
         (tmp_path / version / "late.py").write_text(f"def answer():\n{where}    return {version!r}\n")
     use_code(tmp_path / "a", "version 1")
     with pytest.raises(UnsupportedError, match=r"^version 2 cannot be loaded beside another version: late.py imports"):
         use_code(tmp_path / "b", "version 2")
-    model_code._used.clear()
+    model_code.used_folders.clear()
     use_code(tmp_path / "b", "version 2")
     use_code(tmp_path / "c", "version 3")
     assert importlib.import_module("late").answer() == "c"
