@@ -60,7 +60,9 @@ def make_circular() -> list[Any]:
 def test_what_is_not_json_is_refused_by_its_name_and_nothing_is_written(value: Any, tmp_path: Path) -> None:
     with (
         use_output_dir(tmp_path),
-        pytest.raises(ValueError, match=r"The output 'model' cannot be written as JSON .*Write a file"),
+        pytest.raises(
+            ValueError, match=r"The output 'model' cannot be written as JSON .*Return it from the step, or write a file"
+        ),
     ):
         sf.output("model", value)
     assert list(tmp_path.iterdir()) == []

@@ -310,7 +310,7 @@ def test_a_saved_trace_is_replayed(folder: Path, journal: Journal, monkeypatch: 
     assert cli("replay", "tracker", "--trace", "trace.json").stdout == before.stdout
     change(folder, "LEAST = 1000", "LEAST = 2000")
     after = cli("replay", "mnist:tracker", "--trace", "trace.json")
-    assert (after.exit_code, "1 decision differs" in after.stdout, "1 removed" in after.stdout) == (1, True, True)
+    assert (after.exit_code, "1 request differs" in after.stdout, "1 removed" in after.stdout) == (1, True, True)
     (folder / "journal.json").write_text(json.dumps(journal))
     assert read_trace("a", folder / "journal.json") == (None, "a", journal), "a printed journal is a trace too"
 
