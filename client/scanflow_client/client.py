@@ -20,8 +20,8 @@ from scanflow.backends.service_change import CanaryPolicy, Deployment, ServiceCh
 from scanflow.backends.task_parameters import pick_output
 from scanflow.deployer import EmbeddedDeployer, InstanceLogs, RunRequest
 from scanflow.deployer.direct_predictions import get_explanation, predict
-from scanflow.deployer.remote_home import find_server_address
-from scanflow.errors import StepFailedError, UnavailableError, UnsupportedError, UsageError
+from scanflow.deployer.remote_home import get_server_address
+from scanflow.errors import StepFailedError, UnsupportedError, UsageError
 from scanflow.placement.granularity import compute_granularity
 from scanflow.settings import Settings
 from scanflow.text.masking import mask_addresses
@@ -124,10 +124,7 @@ class Client(MeasuringClient):
         Raises:
             UnavailableError: none is named, and none runs in the home folder.
         """
-        settings = Settings.from_environment()
-        if (url := find_server_address(settings)) is None:
-            raise UnavailableError(f"No server is up in {str(settings.home)!r}. Start it: scanflow up")
-        return cls(url, progress=progress)
+        return cls(get_server_address(Settings.from_environment()), progress=progress)
 
     def __repr__(self) -> str:
         if self.url is None:

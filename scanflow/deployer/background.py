@@ -50,6 +50,8 @@ class BackgroundRun:
 
     def _report_failure(self) -> None:
         """Print that the run failed: the program ends, and has not waited for it."""
+        if self.alive:  # in a fork of the program, which has no such thread, or after Ctrl-C at its end
+            return
         if (error := self._outcome.exception()) is not None:
             sys.stderr.write(f"A run that was not waited for could not be driven: {error}\n")
         elif (record := self._outcome.result()).state == "failed":

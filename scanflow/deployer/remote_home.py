@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from scanflow.errors import UnavailableError
 from scanflow.files.private import create_private_folder, open_home
 from scanflow.processes.daemon import Daemon
 from scanflow.settings import Settings
@@ -98,6 +99,17 @@ def find_server_address(settings: Settings) -> str | None:
         return settings.url
     running = read_up_state(settings.home)
     return running.server.url if running is not None and running.server.is_alive() else None
+
+
+def get_server_address(settings: Settings) -> str:
+    """Return what :func:`find_server_address` does.
+
+    Raises:
+        UnavailableError: there is none.
+    """
+    if (url := find_server_address(settings)) is None:
+        raise UnavailableError(f"No server is up in {str(settings.home)!r}. Start it: scanflow up")
+    return url
 
 
 def find_mlflow_url(home: Path) -> str | None:

@@ -102,6 +102,30 @@ def test_a_program_that_did_not_wait_for_a_run_says_that_it_failed(
     assert ("failed, and was not waited for. See why: scanflow show " in ended.stderr) is is_told
 
 
+FORKS = """
+import os
+import sys
+import scanflow as sf
+from scanflow.application_loading import load_application
+
+if __name__ == "__main__":
+    run = sf.Client(progress=False).run(load_application("gated_app.py")[0], wait=False)
+    if (child := os.fork()) == 0:
+        sys.exit(7)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    open("gate.open", "w").close()
+    print(run.wait().state)
+"""
+
+
+def test_a_fork_of_a_program_ends_while_a_run_goes_on(home: Path, app: sf.Application, tmp_path: Path) -> None:
+    (tmp_path / "forks.py").write_text(FORKS)
+    ended = subprocess.run(
+        [sys.executable, "forks.py"], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert (ended.stdout.split(), ended.returncode) == (["7", "succeeded"], 0)
+
+
 def test_a_stopped_run_is_resumed_and_a_step_spun_without_waiting(
     home: Path, app: sf.Application, tmp_path: Path
 ) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from scanflow.errors import InvalidError, ScanflowError, UnavailableError, did_you_mean
+from scanflow.errors import InvalidError, ScanflowError, did_you_mean
 
 if TYPE_CHECKING:
     from scanflow.deployer import Deployer
@@ -65,17 +65,10 @@ def load_settings() -> Settings:
     return Settings.from_environment()
 
 
-def find_server_address(settings: Settings) -> str | None:
-    """See :func:`~scanflow.deployer.remote_home.find_server_address`."""
-    if settings.url is not None:  # where it is known, nothing is imported for it
-        return settings.url
-    from scanflow.deployer import remote_home
-
-    return remote_home.find_server_address(settings)
-
-
 def open_deployer() -> Deployer:
     """Return the deployer for commands: of the configured or running server, else of this process."""
+    from scanflow.deployer.remote_home import find_server_address
+
     settings = load_settings()
     if (url := find_server_address(settings)) is not None:
         from scanflow.deployer import RemoteDeployer
@@ -95,15 +88,17 @@ def open_client() -> ControlClient:
 
 def open_existing_client() -> ControlClient | None:
     """Return a client of the configured or running server; None: there is none."""
+    from scanflow.deployer.remote_home import find_server_address
+
     return None if find_server_address(load_settings()) is None else open_client()
 
 
 def connect_server() -> ServerClient:
+    from scanflow.deployer.remote_home import get_server_address
     from scanflow.transport import ServerClient
 
     settings = load_settings()
-    if (url := find_server_address(settings)) is None:
-        raise UnavailableError(f"No server is up in {str(settings.home)!r}. Start it: scanflow up")
+    url = get_server_address(settings)
     return ServerClient(url, token=settings.find_token(url))
 
 

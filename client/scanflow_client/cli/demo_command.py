@@ -12,7 +12,6 @@ from scanflow.errors import UsageError
 from scanflow_client.cli.command_options import (
     JsonOption,
     ParameterOption,
-    find_server_address,
     load_settings,
     open_client,
     open_deployer,
@@ -54,6 +53,7 @@ def demo(
     import webbrowser
 
     from scanflow.deployer import RunRequest
+    from scanflow.deployer.remote_home import find_server_address
     from scanflow_client.cli.run_commands import watch
     from scanflow_client.dashboard_browser import has_browser, open_dashboard
     from scanflow_client.demo.browser_pages import BrowserPages
