@@ -170,8 +170,8 @@ def describe_unknown_classes(labels: Sequence[Mapping[str, Any]]) -> list[str]:
             ids.setdefault(str(label.get("label")), []).append(str(label["id"]))
     return [
         f"! {name!r} (of {', '.join(own[:3])}{', ...' if len(own) > 3 else ''}) is no class that the model predicted "
-        f"here: {', '.join(sorted(classes))}.{did_you_mean(name, classes)} Correct it: scanflow labels --give ID=LABEL "
-        "--replace"
+        f"here: {', '.join(sorted(classes))}.{did_you_mean(name, classes)} If it is mistyped, correct it: scanflow "
+        "labels --give ID=LABEL --replace"
         for name, own in ids.items()
     ]
 

@@ -62,9 +62,10 @@ def _add_event(last: DriftOutcome, event: Event, run: str) -> None:
             last.steps.append((event.at, "promoted", f"{version} is the champion", ""))
             last.verdict = f"{version} was trained on it and promoted; no detection has checked the result yet."
         case "model.rejected":
+            word = "reverted" if last.promoted == version else "rejected"
             last.promoted = ""
-            last.steps.append((event.at, "reverted", f"{version}: {data.get('why')}", ""))
-            last.verdict = f"{version} was reverted: {data.get('why')}."
+            last.steps.append((event.at, word, f"{version}: {data.get('why')}", ""))
+            last.verdict = f"{version} was {word}: {data.get('why')}."
         case _:
             pass
 

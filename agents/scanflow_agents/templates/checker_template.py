@@ -300,7 +300,7 @@ def _mark_unknown(context: Context, options: CheckerOptions, run_ids: Sequence[s
     """Set predictions aside, and report them as unknown. They may be reported twice, if the agent ends before they are
     noted."""
     newest = failures.newest
-    run, why = ("", None) if newest is None else (str(newest.name), newest.error)
+    run, why = ("", None) if newest is None else (str(newest.name), newest.error or _describe_failure(newest))
     tries = min(failures.counts[run_id] for run_id in run_ids)
     subject = f"workflow/{options.detector_workflow}"
     report_event(context, "drift.unknown", subject, run=run, error=why, tries=tries, files=len(run_ids))
@@ -309,6 +309,12 @@ def _mark_unknown(context: Context, options: CheckerOptions, run_ids: Sequence[s
     metrics = {"set_aside": float(len(run_ids)), "until": max(ends, default=0.0)}
     # Not noted for that run: if it is resumed, its outcome is still processed.
     bookmarks.note(context, "checked", tags={"scanflow.failed": run}, metrics=metrics)
+
+
+def _describe_failure(record: RunRecord) -> str | None:
+    """Return the cause of the first task that failed; None: none did."""
+    failures = ((task.task, task.failure) for task in record.tasks if task.failure is not None)
+    return next((f"{task}: {failure.cause or failure.summary}" for task, failure in failures), None)
 
 
 def _check_options(app: Application, agent: Agent) -> CheckerOptions:
