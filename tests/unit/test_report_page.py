@@ -271,6 +271,11 @@ EVIDENCED = with_data(make_evaluation_event(3), evidence=evidence())
             id="taken back",
         ),
         pytest.param(
+            [make_drift_event(1, "a-b-0"), make_event(5, "model.rejected", version=2, why="not wanted")],
+            "V2 was rejected: not wanted.",
+            id="never in use",
+        ),
+        pytest.param(
             [make_drift_event(1, "a-b-0"), make_event(2, "drift.none", run="a-b-1")],
             "The drift is gone: no model was promoted, and no drift was found since.",
             id="gone by itself",

@@ -174,6 +174,11 @@ def declare(app: Application, agent: Agent) -> None:
         run_ids: list[str], context: Context, predictions: int = 0, since: float = 0.0
     ) -> PredictionsToCheck:
         """Receive new predictions from the tracker, without those that were checked meanwhile."""
+        # Before the notes are read, so that those of a detection that ends meanwhile are: its predictions would be
+        # checked again, and the second check would confirm the first.
+        busy = bookmarks.find_unfinished_run(
+            context, options.detector_workflow, "checked", interval_s=options.interval_s
+        )
         fresh = _filter_unchecked(context, run_ids, since=since, until=bookmarks.get_check_time(context))
         failures = _collect_failures(context, options, fresh)
         aside = [run_id for run_id in fresh if failures.counts[run_id] >= options.give_up_after]
@@ -184,9 +189,7 @@ def declare(app: Application, agent: Agent) -> None:
             set_aside=aside,
             failed=max(failures.counts.values(), default=0),
             predictions=predictions,
-            busy=bookmarks.find_unfinished_run(
-                context, options.detector_workflow, "checked", interval_s=options.interval_s
-            ),
+            busy=busy,
             reference=_find_reference(context, options),
             pending=_list_pending_runs(context) if distinguishes else [],
         )
@@ -300,7 +303,7 @@ def _mark_unknown(context: Context, options: CheckerOptions, run_ids: Sequence[s
     """Set predictions aside, and report them as unknown. They may be reported twice, if the agent ends before they are
     noted."""
     newest = failures.newest
-    run, why = ("", None) if newest is None else (str(newest.name), newest.error or _describe_failure(newest))
+    run, why = ("", None) if newest is None else (str(newest.name), newest.error or _find_cause(context, newest))
     tries = min(failures.counts[run_id] for run_id in run_ids)
     subject = f"workflow/{options.detector_workflow}"
     report_event(context, "drift.unknown", subject, run=run, error=why, tries=tries, files=len(run_ids))
@@ -311,9 +314,13 @@ def _mark_unknown(context: Context, options: CheckerOptions, run_ids: Sequence[s
     bookmarks.note(context, "checked", tags={"scanflow.failed": run}, metrics=metrics)
 
 
-def _describe_failure(record: RunRecord) -> str | None:
-    """Return the cause of the first task that failed; None: none did."""
-    failures = ((task.task, task.failure) for task in record.tasks if task.failure is not None)
+def _find_cause(context: Context, record: RunRecord) -> str | None:
+    """Return the cause of the first task that failed; None: none did, or the run was deleted."""
+    try:
+        tasks = get_control_plane(context).run(str(record.name)).tasks
+    except NotFoundError:
+        return None
+    failures = ((task.task, task.failure) for task in tasks if task.failure is not None)
     return next((f"{task}: {failure.cause or failure.summary}" for task, failure in failures), None)
 
 

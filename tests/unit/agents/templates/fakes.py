@@ -60,7 +60,8 @@ class FakeControlPlane(ControlPlane):
         self, *, limit: int = 100, app: str | None = None, team: str | None = None, workflow: str | None = None
     ) -> list[RunRecord]:
         asked = {"app": app, "team": team, "workflow": workflow}
-        return [record for record in reversed(self.records) if _matches(record, asked)][:limit]
+        listed = [record for record in reversed(self.records) if _matches(record, asked)][:limit]
+        return [record.model_copy(update={"tasks": ()}) for record in listed]
 
     def run(self, name: str) -> RunRecord:
         for record in self.records:

@@ -9,12 +9,13 @@ import pytest
 
 import scanflow as sf
 from scanflow.agent.actions import Call
-from scanflow.agent.agent_records import Guard, Intent, Sample
+from scanflow.agent.agent_records import Action, Guard, Intent, Sample
 from scanflow.agent.context import Context
 from scanflow.agent.decide import DecisionContext, evaluate
 from scanflow.errors import InvalidError, UnavailableError, UsageError
 from scanflow.knowledge.labelled_points import read_json
 from scanflow.plugins import list_plugins
+from scanflow.text.failures import Failure
 from scanflow_agents.templates import load_declared
 from tests.unit.agents.templates.fakes import LoopHarness
 
@@ -223,6 +224,24 @@ def test_predictions_are_not_checked_twice(harness: LoopHarness) -> None:
     }
 
 
+def test_predictions_with_a_detection_that_is_noted_while_they_arrive_are_not_checked_twice(
+    harness: LoopHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness.log_predictions(2000)
+    call = harness.call("tracker", "count_number_of_predictions")
+    harness.end_detection("calm-otter-1", [], run_ids=call.kwargs["run_ids"], drifted=1)
+    read_actions = harness.control_plane.actions
+
+    def end_meanwhile(*args: Any, **kwargs: Any) -> list[Action]:
+        """Read the actions, after the other sensor has noted the detection."""
+        monkeypatch.undo()
+        assert len(harness.fire("checker", "detection_ended")["detections"]) == 1
+        return read_actions(*args, **kwargs)
+
+    monkeypatch.setattr(harness.control_plane, "actions", end_meanwhile)
+    assert harness.pass_on(call) == []
+
+
 def test_nothing_is_checked_while_a_detection_goes_on_and_what_came_waits(harness: LoopHarness) -> None:
     harness.log_predictions(2000)
     harness.control_plane.ran("calm-otter-1", "detector", {}, state="running")
@@ -236,7 +255,9 @@ def detection_fails(harness: LoopHarness, call: Call) -> Intent:
     assert isinstance(intent, Intent)
     number = len(harness.control_plane.records)
     record = harness.control_plane.ran(f"calm-otter-{number}", "detector", {}, state="failed")
-    harness.control_plane.records[-1] = record.model_copy(update={"error": "step 'collect' failed"})
+    failure = Failure(summary="exit 1", cause="KeyError: 'glass'")
+    task = record.tasks[0].model_copy(update={"state": "failed", "failure": failure})
+    harness.control_plane.records[-1] = record.model_copy(update={"tasks": (task,)})
     harness.control_plane.record_action(intent.model_copy(update={"id": f"i{number}"}), result={"run": record.name})
     return intent
 
@@ -258,7 +279,7 @@ def test_predictions_with_detections_that_all_fail_are_skipped_and_reported_and_
 
     assert (value["run_ids"], value["set_aside"]) == ([later], [bad])
     [report] = [event for event in harness.control_plane.events if event.type == "drift.unknown"]
-    assert (report.data["tries"], report.data["files"], report.data["error"]) == (3, 1, "step 'collect' failed")
+    assert (report.data["tries"], report.data["files"], report.data["error"]) == (3, 1, "last: KeyError: 'glass'")
     assert report.data["run"] == "calm-otter-2"
     again = harness.call("tracker", "count_number_of_predictions")
     assert again.kwargs["run_ids"] == [later], "it is handed over no more"
