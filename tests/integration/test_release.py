@@ -46,10 +46,15 @@ def test_the_wheel_of_the_sdist_is_the_wheel_of_the_tree_and_has_all_its_modules
     tree = export_tree(tmp_path / "tree", age_s=0, mode=0o644)
     _, wheel = release.build_distributions(tree, tmp_path / "dist", epoch=EPOCH)
     assert release.build(tree, tmp_path / "direct", "wheel", epoch=EPOCH).read_bytes() == wheel.read_bytes()
-    modules = [path for top in ("scanflow", "agents", "client", "server") for path in (tree / top).rglob("*.py")]
+    places = {"scanflow": "", "agents": "", "client": "", "server": ""}
+    places |= {"project_templates": "scanflow_client/", "tutorials/mnist": "scanflow_client/"}
+    modules = {
+        place + re.sub(r"^(agents|client|server)/", "", str(path.relative_to(tree)))
+        for top, place in places.items()
+        for path in (tree / top).rglob("*.py")
+    }
     with zipfile.ZipFile(wheel) as archive:
-        packed = {name for name in archive.namelist() if name.endswith(".py") and "/tutorials/" not in name}
-    assert {re.sub(r"^(agents|client|server)/", "", str(path.relative_to(tree))) for path in modules} == packed
+        assert {name for name in archive.namelist() if name.endswith(".py")} == modules
 
 
 @slow
