@@ -218,10 +218,11 @@ class RunsContract:
         assert deployer.outputs(good.name, "total") == {"result": 6}
         with pytest.raises(NotFoundError, match=r"no node 'totla'. Did you mean 'total'"):
             deployer.run(RunRequest(run=good.name, step="totla"))
-        with pytest.raises(NotFoundError, match=r"no log of 'laod'. Did you mean 'load'"):
-            list(deployer.logs(TaskLog(good.name, "laod")))
-        with pytest.raises(NotFoundError, match=r"'laod' has no outputs in the run .* Did you mean 'load'"):
-            deployer.outputs(good.name, "laod")
+        for name in ("laod", "lo_ad"):  # as a function may be named
+            with pytest.raises(NotFoundError, match=rf"no log of '{name}'. Did you mean 'load'"):
+                list(deployer.logs(TaskLog(good.name, name)))
+            with pytest.raises(NotFoundError, match=rf"'{name}' has no outputs in the run .* Did you mean 'load'"):
+                deployer.outputs(good.name, name)
 
     def test_retries_and_conditions_are_honoured(self, deployer: Deployer, app: Application, source: Path) -> None:
         events: list[Event] = []
@@ -391,7 +392,7 @@ class RunsContract:
         assert [step.name for step in plan.steps] == ["load", "double", "total"]
         with pytest.raises(InvalidError, match="'count' is 'many'"):
             deployer.plan(RunRequest(app, "sums", parameters={"count": "many"}))
-        with pytest.raises(NotFoundError, match="There is no run 'nope'"):
+        with pytest.raises(NotFoundError, match="There is no run"):
             deployer.show("nope")
         with pytest.raises(NotFoundError, match=r"no workflow 'smus'. Did you mean 'sums'"):
             deployer.run(RunRequest(app, "smus"))

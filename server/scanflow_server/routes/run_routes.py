@@ -30,7 +30,8 @@ from scanflow_server.streams import EVENTS, follow, make_events_response
 
 router = APIRouter(prefix="/runs", tags=["runs"], responses=PROBLEMS, route_class=ApiRoute)
 
-_TASK = r"^[a-z0-9][-a-z0-9]*(\.[0-9]{1,9})?$"
+# With what only a function's name has, so that one is answered as without a server: did you mean 'mean-age'?
+_TASK = r"^[A-Za-z0-9_][-A-Za-z0-9_]*(\.[0-9]{1,9})?$"
 Task = Annotated[str, InPath(pattern=_TASK, max_length=80)]
 _BYTES: dict[int | str, dict[str, Any]] = {
     200: {
