@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from scanflow.errors import UnsupportedError
-from scanflow.modules import use_folder
+from scanflow.modules import is_library_file, use_folder
 
 _lock = Lock()
 used_folders: list[Path] = []
@@ -47,6 +48,26 @@ def use_code(folder: Path, who: str) -> None:
                 )
         use_folder(folder)
         used_folders[:] = [*(other for other in used_folders if other != folder), folder]
+
+
+def warn_of_borrowed_code(loaded: Iterable[str], folder: Path, who: str) -> str:
+    """Return a warning if modules of users that were loaded with a model are not in its own folder; else nothing.
+
+    The next edit of such a file changes what an old version answers, and plain MLflow cannot load that version.
+    """
+    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in loaded}
+    tops = {
+        name.partition(".")[0]
+        for name, file in files.items()
+        if file and not is_library_file(file) and folder.resolve() not in Path(file).resolve().parents
+    }
+    if not tops:
+        return ""
+    code = ", ".join(repr(top if hasattr(sys.modules.get(top), "__path__") else f"{top}.py") for top in sorted(tops))
+    return (
+        f"{who} uses code that is not saved with it, so that it answers otherwise once that is edited. Log it with it: "
+        f"log_model(..., code_paths=[{code}])."
+    )
 
 
 def _read_modules(folder: Path) -> dict[str, bytes]:

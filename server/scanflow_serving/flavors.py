@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, UnsupportedError, did_you_mean
 from scanflow.installation import explain_install
 from scanflow.instance_messages import ModelFiles
-from scanflow.knowledge.model_code import list_code_folders, use_code
+from scanflow.knowledge.model_code import list_code_folders, use_code, warn_of_borrowed_code
 from scanflow_serving.inference_problems import ProblemError, invalid
 from scanflow_serving.instance_gpu import (
     choose_onnx_providers,
@@ -90,6 +90,7 @@ def open_model(
         raise InvalidError(f"{who} has no parameter {unknown!r}.{hint}")
     for code in list_code_folders(folder, flavors):
         use_code(code, who)
+    before = set(sys.modules)
     opened: Predictor
     if flavor == "pyfunc":
         declared = replace(declared, parameters=declared.parameters or ())
@@ -111,6 +112,8 @@ def open_model(
     notes = [] if opened.signature.inputs else [f"{who} {_UNSIGNED}"]
     if failure := _warm_up(opened, read_example(folder, mlmodel, opened.signature), who):
         notes.append(failure)
+    if warning := warn_of_borrowed_code(set(sys.modules) - before, folder, who):
+        notes.append(warning)
     for note in notes:
         _log.warning("%s", note)
     opened.notes = tuple(notes)

@@ -48,31 +48,38 @@ def write_code(folder: Path, offset: int) -> Path:
     return folder
 
 
-@pytest.mark.filterwarnings("default")
-def test_versions_of_a_model_are_answered_by_their_own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oracle is each version's pipeline, called where it was fitted."""
+def save_pipeline(project: Path, folder: Path, *modules: str) -> Any:
+    """Save a pipeline that uses a project's code, with these modules of it, and return it."""
     mlflow, numpy = pytest.importorskip("mlflow"), pytest.importorskip("numpy")
     from sklearn.linear_model import LinearRegression
     from sklearn.pipeline import make_pipeline
 
+    use_code(project, "the project")
+    shift = importlib.import_module("shifts").Shift()
+    regression = LinearRegression(fit_intercept=False).fit(numpy.array([[1.0], [2.0]]), [1.0, 2.0])
+    model = make_pipeline(shift, regression)
+    mlflow.sklearn.save_model(
+        model,
+        str(folder),
+        code_paths=[str(project / name) for name in modules] or None,
+        serialization_format="cloudpickle",
+        pip_requirements=["scikit-learn"],
+    )
+    return model
+
+
+@pytest.mark.filterwarnings("default")
+def test_versions_of_a_model_are_answered_by_their_own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oracle is each version's pipeline, called where it was fitted."""
+    numpy = pytest.importorskip("numpy")
     from scanflow_serving.flavors import open_model
 
     rows = numpy.array([[1.0], [2.0], [5.0]])
     expected: dict[int, Any] = {}
     for version, offset in ((1, 100), (2, 500)):
         project = write_code(tmp_path / f"project-{version}", offset)
-        use_code(project, "the project")
-        shift = importlib.import_module("shifts").Shift()
-        regression = LinearRegression(fit_intercept=False).fit(numpy.array([[1.0], [2.0]]), [1.0, 2.0])
-        model = make_pipeline(shift, regression)
+        model = save_pipeline(project, tmp_path / f"v{version}", "shifts.py", "helpers")
         expected[version] = model.predict(rows)
-        mlflow.sklearn.save_model(
-            model,
-            str(tmp_path / f"v{version}"),
-            code_paths=[str(project / "shifts.py"), str(project / "helpers")],
-            serialization_format="cloudpickle",
-            pip_requirements=["scikit-learn"],
-        )
     assert expected[1].tolist() == [101.0, 102.0, 105.0]
     assert expected[2].tolist() == [501.0, 502.0, 505.0]
     opened = {
@@ -81,6 +88,19 @@ def test_versions_of_a_model_are_answered_by_their_own_code(tmp_path: Path, monk
     }
     for version in (2, 1, 2):
         assert opened[version].predict(rows).ravel().tolist() == expected[version].tolist()
+        assert not [note for note in opened[version].notes if "not saved with it" in note]
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_version_that_was_saved_without_its_code_is_opened_with_a_warning(tmp_path: Path) -> None:
+    from scanflow_serving.flavors import open_model
+
+    save_pipeline(write_code(tmp_path / "project", 100), tmp_path / "model")
+    for name in ("shifts", "helpers", "helpers.offsets"):
+        del sys.modules[name]
+    opened = open_model(ModelFiles(name="own", version=1, path=str(tmp_path / "model")), {}, threads=1)
+    [warning] = [note for note in opened.notes if "not saved with it" in note]
+    assert warning.endswith("log_model(..., code_paths=['helpers', 'shifts.py']).")
 
 
 def test_modules_that_are_alike_are_shared_and_installed_ones_stay(tmp_path: Path) -> None:
