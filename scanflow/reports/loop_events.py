@@ -1,8 +1,8 @@
 """Converts the server's events into events of the loop's report, and collects the model's versions. Pure.
 
 The built-in agents publish their findings: ``predictions.counted``, ``drift.found``, ``drift.suspected``,
-``drift.continues``, ``drift.none``, ``model.judged``, ``model.promoted`` and ``model.rejected``. The arbiter
-publishes ``intent`` and ``action.*``, and the server ``labels.given``.
+``drift.continues``, ``drift.none``, ``drift.unknown``, ``model.judged``, ``model.promoted`` and ``model.rejected``. The
+arbiter publishes ``intent`` and ``action.*``, and the server ``labels.given``.
 """
 
 from __future__ import annotations
@@ -279,6 +279,13 @@ def _format_no_drift(event: Event) -> LoopEvent:
     return _build_loop_event(event, "look", f"no drift{suffix}", detail=_format_run(event))
 
 
+def _format_unknown_drift(event: Event) -> LoopEvent:
+    tries = _as_number(event.data.get("tries"))
+    text = f"drift unknown: {tries or 0} detections of the same predictions failed"
+    detail = "; ".join(part for part in (str(event.data.get("error") or ""), _format_run(event)) if part)
+    return _build_loop_event(event, "look", text, detail=detail)
+
+
 def _format_labels(event: Event) -> LoopEvent:
     count = _as_number(event.data.get("count"))
     return _build_loop_event(event, "label", f"{count:,} labels", count=count, detail=f"by {event.data.get('by')}")
@@ -348,6 +355,7 @@ _FORMATTERS: Mapping[str, Callable[[Event], LoopEvent | None]] = {
     "drift.suspected": _format_suspicion,
     "drift.continues": _format_continuation,
     "drift.none": _format_no_drift,
+    "drift.unknown": _format_unknown_drift,
     "labels.given": _format_labels,
     "model.judged": _format_comparison,
     "model.promoted": lambda event: _build_loop_event(
@@ -365,7 +373,9 @@ _FORMATTERS: Mapping[str, Callable[[Event], LoopEvent | None]] = {
     ),
 }
 
-_RUN_EVENTS = frozenset({"drift.found", "drift.suspected", "drift.continues", "drift.none", "model.judged"})
+_RUN_EVENTS = frozenset(
+    {"drift.found", "drift.suspected", "drift.continues", "drift.none", "drift.unknown", "model.judged"}
+)
 
 LOOP_TYPES = tuple(_FORMATTERS)
 """The types of the events that agents' lanes show."""

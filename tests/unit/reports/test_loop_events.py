@@ -48,6 +48,11 @@ def make_evaluation_event(
         ),
         (event("drift.found", "checker", anomalies=3, picked=0, predictions=None), "detection", "drift: 3 outliers"),
         (event("drift.none", "checker", predictions=1000), "look", "no drift in 1,000 predictions"),
+        (
+            event("drift.unknown", "checker", tries=5, files=1, error="detect: KeyError: 'age'"),
+            "look",
+            "drift unknown: 5 detections of the same predictions failed",
+        ),
         (event("labels.given", None, count=100, by="ada"), "label", "100 labels"),
         (make_evaluation_event(2, 0.9, 0.93), "gate", "V2 0.930 > 0.900: better"),
         (make_evaluation_event(2, 0.9, 0.9, better=False), "gate", "V2 0.900 ≤ 0.900: not better"),
