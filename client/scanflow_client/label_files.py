@@ -154,24 +154,28 @@ def _read_numbers(labels: Sequence[str], path: Path, decimal: str) -> dict[str, 
 def describe_unknown_classes(labels: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a line for each class among new labels that the model predicted for none of their samples.
 
-    ``labels``: as the server recorded them, with the ``guess`` of the model. Nothing is said where the guesses are
-    amounts, or of many classes.
+    ``labels``: as the server recorded them, with the ``guess`` of the model. Where the guesses are amounts, labels that
+    are no numbers are named; where they are of many classes, none is.
     """
     guesses = [label.get("guess") for label in labels if label.get("guess") not in (None, -1)]
     classes = {str(guess) for guess in guesses}
-    is_amount = any(isinstance(guess, float) and not guess.is_integer() for guess in guesses)
-    if not 2 <= len(classes) <= _MAX_CLASSES or is_amount:
-        return []
-    ids: dict[str, list[str]] = {}
     are_numbers = all(isinstance(guess, int | float) for guess in guesses)
+    is_amount = any(isinstance(guess, float) and not guess.is_integer() for guess in guesses)
+    if is_amount and are_numbers:
+        expected = "no number, as the predictions are; such a sample is left out of the training."
+    elif is_amount or not 2 <= len(classes) <= _MAX_CLASSES:
+        return []
+    else:
+        expected = f"no class that the model predicted here: {', '.join(sorted(classes))}."
+    ids: dict[str, list[str]] = {}
     for label in labels:
         is_number = isinstance(label.get("label"), int | float)
         if str(label.get("label")) not in classes and not (are_numbers and is_number):  # of digits, not all come up
             ids.setdefault(str(label.get("label")), []).append(str(label["id"]))
     return [
-        f"! {name!r} (of {', '.join(own[:3])}{', ...' if len(own) > 3 else ''}) is no class that the model predicted "
-        f"here: {', '.join(sorted(classes))}.{did_you_mean(name, classes)} If it is mistyped, correct it: scanflow "
-        "labels --give ID=LABEL --replace"
+        f"! {name!r} (of {', '.join(own[:3])}{', ...' if len(own) > 3 else ''}) is {expected}"
+        f"{'' if is_amount else did_you_mean(name, classes)} If it is mistyped, correct it: scanflow labels --give "
+        "ID=LABEL --replace"
         for name, own in ids.items()
     ]
 

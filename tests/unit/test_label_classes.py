@@ -29,6 +29,12 @@ def test_known_classes_and_amounts_are_left_alone() -> None:
     assert describe_unknown_classes([label("a", "odd", ["x"]), label("b", "odd", None)]) == []
 
 
+def test_a_word_for_an_amount_is_named() -> None:
+    labels = [label("a", 3.25, 3.5), label("b", "many", 2.0), label("c", 2, 2.25)]
+    (line,) = describe_unknown_classes(labels)
+    assert line.startswith("! 'many' (of b) is no number, as the predictions are;")
+
+
 @pytest.mark.parametrize(
     ("text", "label"),
     [
