@@ -76,7 +76,9 @@ def check_value(value: Any, hint: Any, what: str, *, secret: bool = False) -> An
         return adapter.validate_python(value)
     except Exception as error:  # noqa: BLE001  a validator of the user's may raise what it likes
         if isinstance(error, ValidationError):
-            reason = error.errors(include_url=False)[0]["msg"]
+            causes = error.errors(include_url=False)
+            telling = (cause for cause in causes if cause["type"] != "is_instance_of")  # of a date, how to write it
+            reason = next(telling, causes[0])["msg"]
         else:
             reason = f"{type(error).__name__}: {error}"
         shown = STARS if secret else f"{mask_secrets(value)!r:.60}"

@@ -172,6 +172,8 @@ def test_what_does_not_fit_is_refused_as_it_was_written() -> None:
         arrive(int, "[1")
     with pytest.raises(sf.ScanflowError, match=r"'x' is 'blue'.*'red' or '1'"):
         arrive(Color, "blue")
+    with pytest.raises(sf.ScanflowError, match=r"'2026-13-04', which is not date: .*month value is outside"):
+        arrive(dt.date, "2026-13-04")
 
 
 @given(st.one_of(text, numbers_as_text, documents.map(json.dumps)).filter(lambda word: word != "null"))
