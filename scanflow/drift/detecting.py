@@ -64,7 +64,8 @@ def detect(
     address, model_uri = model_uri, mlflow_models.pin_version(model_uri)
     app, team, run = (os.environ.get(f"SCANFLOW_{name}", "") for name in ("APP", "TEAM", "RUN"))
     folder, generator, tracker = output_dir(), np.random.default_rng(seed), step_tracker()
-    data = TrainingData.load(tracker, app, team, model_name)
+    in_use = mlflow_models.resolve_version(model_uri)
+    data = TrainingData.load(tracker, app, team, model_name, in_use=in_use)
     prepare_function = load_user_function(prepare) if prepare else None
     read = partial(
         _collect_predictions, tracker, like=data.x_reference, prepare=prepare_function, input_name=input_name
@@ -120,7 +121,7 @@ def detect(
     for key, value in {**figures, **_estimate_accuracy(model, data, probabilities)}.items():
         output(key, value)
     output("model_uri", address)
-    output("model_version", mlflow_models.resolve_version(model_uri))
+    output("model_version", in_use)
     output("same_drift", int(same))
     output("regimes", {} if scores.drifted else dict(zip(known_regimes, scores.regimes, strict=False)))
     output("columns", [asdict(column) for column in scores.columns[:MAX_COLUMNS]])

@@ -61,9 +61,10 @@ def retrain(
     if not labels:
         _train_first(tracker, app, team, learn, data, model_name, alias, evaluation_share, tolerance, tags)
         return
-    training_data = TrainingData.load(tracker, app, team, model_name)
-    check_target(training_data.y_train, tolerance)
     address = model_uri or f"models:/{model_name}@{alias}"
+    in_use = mlflow_models.resolve_version(address)
+    training_data = TrainingData.load(tracker, app, team, model_name, in_use=in_use)
+    check_target(training_data.y_train, tolerance)
     points, batch_ids = _load_labelled_points(tracker, app, team, labels)
     labelled = LabelledPoints.build(
         samples_of(tracker, points), points, batch_ids, training_data, evaluation_share, tolerance
@@ -101,7 +102,7 @@ def retrain(
             params={"learnt_from": len(y), "newly_labelled": len(labelled.train), "seed": seed},
             metrics=metrics,
         )
-    outputs = {"version": version, "champion_version": mlflow_models.resolve_version(address), "labels": labels}
+    outputs = {"version": version, "champion_version": in_use, "labels": labels}
     for name, value in {**metrics, **outputs, "n_left_out": len(labelled.wrong)}.items():
         output(name, value)
     output("slices", [asdict(part) for part in slices])
@@ -201,8 +202,9 @@ def _train_first(
     )
     in_use = _find_version(tracker, model_name, alias)
     is_first = in_use in {None, version}  # the same, where this step was interrupted
+    if is_first or not TrainingData.is_stored(tracker, app, team, model_name):
+        training_data.save(tracker, app, team, model_name, version=version)
     if is_first:
-        training_data.save(tracker, app, team, model_name)
         tracker.set_model_alias(model_name, alias, version)
     output("version", version)
     output("accuracy", accuracy)

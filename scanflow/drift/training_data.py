@@ -8,6 +8,7 @@ compare with other samples than those that were trained on.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,14 @@ from numpy.typing import NDArray
 from scanflow.drift.evaluation import are_for_evaluation
 from scanflow.drift.prediction_data import arrays_of
 from scanflow.drift.samples import Samples, compute_digests, is_table, pack_samples, take_rows, unpack_samples
-from scanflow.errors import InvalidError, NotFoundError
+from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow.knowledge.knowledge_port import KnowledgeBase
+from scanflow.knowledge.knowledge_records import TrackedRun
 
 DATASET, MODEL_TAG = "dataset", "scanflow.model"
+
+FIRST_VERSION = "scanflow.first_version"
+"""Tag with the first version of the model that was trained on the data."""
 
 _MIN_ROWS = 20
 
@@ -59,30 +64,42 @@ class TrainingData:
             x_reference=x_train,
         )
 
-    def save(self, tracker: KnowledgeBase, app: str, team: str, model: str) -> None:
-        """Store the data as the model's newest."""
+    def save(self, tracker: KnowledgeBase, app: str, team: str, model: str, *, version: int) -> None:
+        """Store the data as the model's newest; ``version`` is the first that was trained on it."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / f"{DATASET}.npz"
             arrays = {"y_train": self.y_train, "y_clean": self.y_clean}
             arrays |= pack_samples("x_train", self.x_train) | pack_samples("x_clean", self.x_clean)
             np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # its own keyword is no array
-            tags = {"scanflow.kind": DATASET, MODEL_TAG: model}
+            tags = {"scanflow.kind": DATASET, MODEL_TAG: model, FIRST_VERSION: str(version)}
             tracker.log_run(app, team, name=DATASET, tags=tags, artifacts=file)
 
     @classmethod
-    def load(cls, tracker: KnowledgeBase, app: str, team: str, model: str) -> TrainingData:
-        """Load the newest data stored for a model.
+    def is_stored(cls, tracker: KnowledgeBase, app: str, team: str, model: str) -> bool:
+        return bool(_find_runs(tracker, app, team, model))
+
+    @classmethod
+    def load(
+        cls, tracker: KnowledgeBase, app: str, team: str, model: str, *, in_use: int | None = None
+    ) -> TrainingData:
+        """Load the newest data stored for a model; ``in_use``: its version that is compared with the data.
 
         Raises:
             NotFoundError: none was.
+            UsageError: that version is older than the first that was trained on the data.
         """
-        query = f"tags.`scanflow.kind` = '{DATASET}' and tags.`{MODEL_TAG}` = '{model}'"
-        runs = tracker.search_runs(app, team, query, limit=1)
+        runs = _find_runs(tracker, app, team, model)
         if not runs:
             raise NotFoundError(
                 f"No training data is stored for the model {model!r} of {app}/{team}. Train a first model: run the "
-                "workflow of sf.drift.retraining(fit=..., data=...) once by hand, without labels. If the version in "
-                "use was trained by something else, give the model of this workflow a name of its own."
+                "workflow of sf.drift.retraining(fit=..., data=...) once by hand, without labels."
+            )
+        first = int(runs[0].tags.get(FIRST_VERSION) or 0)
+        if in_use is not None and in_use < first:
+            raise UsageError(
+                f"Version {in_use} of the model {model!r} is in use, but was not trained on the data that is stored for it: "
+                f"version {first} was the first. Put that to use: scanflow models promote {model} {first} --why TEXT. "
+                "Or give the model of this workflow a name of its own."
             )
         arrays = arrays_of(tracker, runs[0].run_id)
         x_train = unpack_samples("x_train", arrays)
@@ -94,3 +111,9 @@ class TrainingData:
             y_clean=arrays["y_clean"],
             x_reference=unpack_samples("x_reference", arrays) if has_reference else x_train,
         )
+
+
+def _find_runs(tracker: KnowledgeBase, app: str, team: str, model: str) -> Sequence[TrackedRun]:
+    """Return the tracked run with the newest data; none: nothing is stored."""
+    query = f"tags.`scanflow.kind` = '{DATASET}' and tags.`{MODEL_TAG}` = '{model}'"
+    return tracker.search_runs(app, team, query, limit=1)

@@ -208,7 +208,7 @@ def test_training_data_is_kept_and_found_by_model() -> None:
     data = TrainingData.split(x, ["a"] * 200, evaluation_share=SHARE)
     assert 30 < len(data.y_clean) < 90
     assert not set(compute_digests(data.x_clean)) & set(compute_digests(data.x_train))
-    data.save(tracker, "shop", "team", "wages")
+    data.save(tracker, "shop", "team", "wages", version=1)
     back = TrainingData.load(tracker, "shop", "team", "wages")
     assert compute_digests(back.x_train) == compute_digests(data.x_train) == compute_digests(back.x_reference)
     assert back.y_clean.tolist() == data.y_clean.tolist()

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from scanflow.drift import training
+from scanflow.drift.training_data import TrainingData
+from scanflow.errors import NotFoundError, UsageError
 from scanflow.knowledge import MemoryKnowledge
 from scanflow.knowledge.mlflow import mlflow_models
 
@@ -61,6 +63,20 @@ def test_a_training_by_hand_leaves_the_version_in_use(
     assert (
         "version 1 stays\n@champion. Put it to use by name: scanflow models promote loans 2" in capsys.readouterr().out
     )
+
+
+def test_the_data_of_a_training_by_hand_is_used_once_its_version_is(knowledge: MemoryKnowledge, tmp_path: Path) -> None:
+    """The version in use was trained by something else, on what this workflow holds out, perhaps."""
+    knowledge.register_model(NAME, tmp_path / "model", app="bank", team="ml")
+    knowledge.set_model_alias(NAME, ALIAS, 1)
+    with pytest.raises(NotFoundError, match=r"run the workflow of .* once by hand"):
+        TrainingData.load(knowledge, "bank", "ml", NAME, in_use=1)
+    for _ in range(2):
+        training.retrain(fit="fit", data="data", model_name=NAME)
+    with pytest.raises(UsageError, match=r"version 2 was the first\. .*: scanflow models promote loans 2 --why TEXT"):
+        TrainingData.load(knowledge, "bank", "ml", NAME, in_use=1)
+    loaded = [TrainingData.load(knowledge, "bank", "ml", NAME, in_use=version) for version in (2, 3)]
+    assert [len(data.x_train) for data in loaded] == [63, 63]
 
 
 def test_a_version_of_a_regression_says_its_tolerance(knowledge: MemoryKnowledge) -> None:
