@@ -64,13 +64,19 @@ def analyse(policy: CanaryPolicy, *, current: RevisionStats, canary: RevisionSta
     """Decide on the canary from the stats of both revisions since it started. Pure.
 
     If the current revision answered no request meanwhile, its value counts as 0, so that only ``slack`` lets a canary
-    pass. A canary without failures always passes on ``errors``.
+    pass. A canary without failures always passes on ``errors``, and one with nothing but failures on no metric.
     """
     if canary.valid < policy.after_requests:
         seen = f"{canary.valid:.0f} of {policy.after_requests} requests"
         if elapsed_s >= policy.within_s:
             return Verdict("revert", f"it answered {seen} within {policy.within_s:g} s")
         return Verdict("wait", f"it has answered {seen}")
+    if (
+        canary.errors >= canary.valid
+    ):  # whatever the limit is: a failure may be quick, and the current one may fail, too
+        reason = f"it answered none of {canary.valid:.0f} requests without an error"
+        fails_alone = current.errors < current.valid
+        return Verdict("revert" if fails_alone or elapsed_s >= policy.within_s else "wait", reason)
     value, baseline = _get_metric(policy, canary), _get_metric(policy, current)
     limit = policy.ratio * baseline + policy.slack
     formula = f"{policy.ratio:g} x {baseline:.4g} + {policy.slack:g} = {limit:.4g}"

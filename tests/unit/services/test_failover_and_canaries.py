@@ -100,6 +100,16 @@ def test_requests_that_no_model_got_promote_no_canary(metric: Any) -> None:
     assert subtract_stats(refused, failing).valid == 10
 
 
+@pytest.mark.parametrize("metric", ["errors", "p95", "mean"])
+def test_a_canary_that_only_fails_is_never_promoted(metric: Any) -> None:
+    policy = CanaryPolicy(metric=metric, ratio=1.2, slack=1, after_requests=10)
+    failing = stats(20, errors=20, p95_s=0.001)
+    assert verdict(policy, stats(100, p95_s=0.1), failing) == "revert"
+    assert verdict(policy, stats(100, errors=100, p95_s=0.1), failing) == "wait"
+    assert verdict(policy, stats(100, errors=100, p95_s=0.1), failing, elapsed_s=600) == "revert"
+    assert verdict(policy, stats(100, p95_s=0.1), stats(20, errors=19, p95_s=0.001)) == "promote"
+
+
 def test_slack_and_ratio_say_how_much_worse_a_canary_may_be() -> None:
     policy = CanaryPolicy(metric="p95", ratio=1.2, slack=0.01, after_requests=1)
     current = stats(100, p95_s=0.1)
