@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -151,13 +151,21 @@ def _read_numbers(labels: Sequence[str], path: Path, decimal: str) -> dict[str, 
     }
 
 
-def describe_unknown_classes(labels: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line for each class among new labels that the model predicted for none of their samples.
+def describe_unknown_classes(
+    labels: Sequence[Mapping[str, Any]], others: Iterable[Mapping[str, Any]] = ()
+) -> list[str]:
+    """Return a line for each class among new labels that the model predicted for none of the samples.
 
-    ``labels``: as the server recorded them, with the ``guess`` of the model. Where the guesses are amounts, labels that
-    are no numbers are named; where they are of many classes, none is.
+    Where the model's guesses are amounts, labels that are no numbers are named; where they are of many classes, no
+    label is.
+
+    Args:
+        labels: The labels as the server recorded them, with the ``guess`` of the model.
+        others: Other samples of the label queue, of these and other applications.
     """
-    guesses = [label.get("guess") for label in labels if label.get("guess") not in (None, -1)]
+    apps = {label.get("app") for label in labels}
+    known = [*labels, *(sample for sample in others if sample.get("app") in apps)]
+    guesses = [sample.get("guess") for sample in known if sample.get("guess") not in (None, -1)]
     classes = {str(guess) for guess in guesses}
     are_numbers = all(isinstance(guess, int | float) for guess in guesses)
     is_amount = any(isinstance(guess, float) and not guess.is_integer() for guess in guesses)

@@ -29,6 +29,15 @@ def test_known_classes_and_amounts_are_left_alone() -> None:
     assert describe_unknown_classes([label("a", "odd", ["x"]), label("b", "odd", None)]) == []
 
 
+def test_a_single_label_is_compared_with_what_was_predicted_for_other_samples() -> None:
+    others = [label("b", None, "late"), label("c", None, "on time"), {**label("d", None, "lat"), "app": "other"}]
+    (line,) = describe_unknown_classes([label("a", "lat", "late")], others)
+    assert line.startswith(
+        "! 'lat' (of a) is no class that the model predicted here: late, on time. Did you mean 'late'?"
+    )
+    assert describe_unknown_classes([label("a", "on time", "late")], others) == []
+
+
 def test_a_word_for_an_amount_is_named() -> None:
     labels = [label("a", 3.25, 3.5), label("b", "many", 2.0), label("c", 2, 2.25)]
     (line,) = describe_unknown_classes(labels)

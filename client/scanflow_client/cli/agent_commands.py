@@ -129,6 +129,10 @@ def approve(
         raise UnavailableError(f"The action is not reverted yet. See its status: scanflow why {done.id}")
 
 
+_GUESSES = 1000
+"""The number of samples from which the classes are known that the model predicts."""
+
+
 def labels(
     application: Annotated[str | None, Option("--app", metavar="APP", help="Only this application's queue.")] = None,
     team: Annotated[str | None, Option("--team", metavar="TEAM", help="Only this team's queue.")] = None,
@@ -178,12 +182,9 @@ def labels(
     if gives:
         done = client.give_labels(new_labels, app=application, team=team, replace=replace)
         rest = f"; rows without a label: {unlabelled}" if unlabelled else ""
-        notes = [] if as_json else label_files.describe_unknown_classes(done)
-        respond(
-            done,
-            as_json,
-            lambda: [f"Labels given: {len(done)}{rest}. List the remaining samples: scanflow labels", *notes],
-        )
+        given = f"Labels given: {len(done)}{rest}. List the remaining samples: scanflow labels"
+        others = [] if as_json else client.labels(app=application, team=team, state=None, details=False, limit=_GUESSES)
+        respond(done, as_json, lambda: [given, *label_files.describe_unknown_classes(done, others)])
     elif export is not None:
         waiting = client.labels(app=application, team=team, limit=None)
         count = label_files.write(export, waiting) if waiting else 0
