@@ -97,8 +97,9 @@ class TrainingData:
         first = int(runs[0].tags.get(FIRST_VERSION) or 0)
         if in_use is not None and in_use < first:
             raise UsageError(
-                f"Version {in_use} of the model {model!r} is in use, but was not trained on the data that is stored for it: "
-                f"version {first} was the first. Put that to use: scanflow models promote {model} {first} --why TEXT. "
+                f"Version {in_use} of the model {model!r} is in use, but was not trained on the data that is stored "
+                f"for it: version {first} was the first. Put that to use: scanflow models promote {model} {first} "
+                "--why TEXT. "
                 "Or give the model of this workflow a name of its own."
             )
         arrays = arrays_of(tracker, runs[0].run_id)

@@ -41,10 +41,17 @@ def use_code(folder: Path, who: str) -> None:
         rivals = {other: _list_rivals(own, modules) for other, modules in others.items()}
         for place, names in ((folder, set().union(*rivals.values())), *rivals.items()):
             if late := next(_iterate_late_imports(place, names), None):
+                is_own = place == folder
+                where = "this version" if is_own else "the version that was loaded before"
+                remedy = (
+                    "Import it at the top of its file and log the model again, or deploy this version alone:"
+                    if is_own
+                    else "Deploy this version without that one: make it the champion (scanflow models promote),"
+                )
                 raise UnsupportedError(
-                    f"{who} cannot be loaded beside another version: {late} imports a module of its own within a "
-                    "function, of which both versions have one. Import it at the top of its file, or deploy the "
-                    "service anew: scanflow delete, then scanflow deploy."
+                    f"{who} cannot be loaded beside another version: {late} of {where} imports a module of its own "
+                    f"within a function, and both versions have such a module. {remedy} scanflow delete, then scanflow "
+                    "deploy."
                 )
         use_folder(folder)
         used_folders[:] = [*(other for other in used_folders if other != folder), folder]
