@@ -62,6 +62,8 @@ _DETECTION: Final = {
     "p_value": "The p-value of the test.",
     "columns": "The drift of each column.",
     "why": "Why the check was decided so.",
+    "model": "The model that was in use.",
+    "version": "Its version.",
 }
 _VERSION: Final = {"version": "The version of the model."}
 

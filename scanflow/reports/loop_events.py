@@ -129,21 +129,24 @@ def count_answers(events: Sequence[Event], labels: Iterable[Mapping[str, Any]]) 
             answer = is_right(guess, label, tolerance)
             if answer is not None:
                 rights.setdefault(str(point.get("run")), []).append(answer)
-    windows: dict[str, float] = {}
+    windows: dict[str, Event] = {}
     champions = [(at, f"V{number}") for at, number in collect_champions(events) if number is not None]
     asked = ""
     for event in events:
         if event.type == "drift.found" and event.data.get("run") in rights:
-            windows.setdefault(str(event.data["run"]), event.at)
+            windows.setdefault(str(event.data["run"]), event)
         asked = asked or (str(event.data.get("version")) if event.type == MEASURED_EVENT else "")
     answers = []
-    for run, at in windows.items():
-        served = [version for since, version in champions if since <= at][-1:] or [
-            version
-            for _, version in champions[:1]  # it may have been the champion before
-        ]
-        version = served[0] if served else asked or "the model in use"
-        answers.append(ScoredAnswers(at=at, version=version, right=sum(rights[run]), n=len(rights[run])))
+    for run, event in windows.items():
+        if (number := _as_number(event.data.get("version"))) is not None:
+            version = f"V{number}"
+        else:  # an event that was reported before it named the version
+            served = [version for since, version in champions if since <= event.at][-1:] or [
+                version
+                for _, version in champions[:1]  # it may have been the champion before
+            ]
+            version = served[0] if served else asked or "the model in use"
+        answers.append(ScoredAnswers(at=event.at, version=version, right=sum(rights[run]), n=len(rights[run])))
     return answers
 
 

@@ -141,7 +141,7 @@ def test_where_nothing_was_reported_the_next_command_is_said(tmp_path: Path) -> 
 
 def test_the_road_map_is_of_the_model_judged_last_and_says_that_there_are_others() -> None:
     page = report_page("shop", [make_evaluation_event(1, "digits"), make_evaluation_event(2, "letters", version=7)])
-    assert "The version history is of letters. Also compared: digits." in page
+    assert "Versions, accuracy and outcomes are of letters. Also compared: digits." in page
     assert "Also compared" not in report_page("shop", [make_evaluation_event(1), make_evaluation_event(2, version=3)])
 
 
@@ -376,6 +376,20 @@ def test_only_points_drawn_at_random_tell_the_accuracy_and_unlabelled_ones_or_un
         [make_event(0, "service.measured", **asked), make_drift_event(1, "a-b-0")], labels("a-b-0", 1, 1)
     )
     assert before.version == "V7"  # no version was compared yet
+
+
+def test_answers_are_of_the_version_that_the_detection_names() -> None:
+    drift = make_drift_event(1, "a-b-0", model="price", version=4)
+    [count] = count_answers([drift, EVIDENCED], labels("a-b-0", 1, 1))
+    assert count.version == "V4"
+
+
+def test_versions_of_another_model_of_the_application_are_left_out() -> None:
+    other = make_event(2, "model.promoted", subject="model/other", version=7, before=5)
+    events = [make_drift_event(1, "a-b-0"), other, EVIDENCED, PROMOTED]
+    page = report_page("shop", events, labels("a-b-0", 1, 1))
+    assert ("V1: 100.0%" in page, "V7: 100.0%" in page) == (True, False)
+    assert verdicts(page) == ["V2 was trained on it and promoted; no detection has checked the result yet."]
 
 
 def test_amounts_are_right_within_the_tolerance_that_was_reported_and_else_tell_nothing() -> None:

@@ -37,6 +37,7 @@ from scanflow_agents.templates.detections import (
     REGIME,
     PastDetection,
     find_version_in_use,
+    get_model_name,
     list_detections,
     list_open_windows,
 )
@@ -423,6 +424,8 @@ def _process_detection(
     kind = "continues" if drifted and not picked and (windows or outdated) else verdict.kind
     about: dict[str, Any] = {"run": run, "anomalies": anomalies, "picked": picked, "predictions": detection.n_newdata}
     about |= {} if detection.n_samples is None else {"samples": detection.n_samples}
+    if detection.model_uri and detection.model_version is not None:
+        about |= {"model": get_model_name(detection.model_uri), "version": detection.model_version}
     statistics = ("statistic", "threshold", "p_value", "columns")
     about |= {name: outputs[name] for name in statistics if outputs.get(name) is not None}
     about |= {"why": verdict.why} if verdict.why else {}

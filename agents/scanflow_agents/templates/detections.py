@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from scanflow.agent.agent_records import ActionState
 from scanflow.agent.context import Context
@@ -83,6 +84,22 @@ def list_detections(context: Context) -> list[PastDetection]:
         for note in bookmarks.list_notes(context, "checked")
         if bookmarks.RUN_FIELD in note.tags
     ]
+
+
+def get_model_name(model_uri: str) -> str:
+    """Return the name of ``models:/name@alias`` or ``models:/name/3``."""
+    return model_uri.removeprefix("models:/").partition("@")[0].partition("/")[0]
+
+
+def select_points_of_version(
+    context: Context, points: Sequence[Mapping[str, Any]], version: int
+) -> list[Mapping[str, Any]]:
+    """Return the labelled points with a guess of this version of the model, or of one that is not known.
+
+    People may label samples long after another version came into use.
+    """
+    versions = {detection.run: detection.model_version for detection in list_detections(context)} if points else {}
+    return [point for point in points if versions.get(str(point.get("run"))) in {None, version}]
 
 
 def find_version_in_use(context: Context, model_uri: str) -> int | None:

@@ -36,9 +36,11 @@ class AccuracyLoss(Model):
     """The accuracy on drifted data, compared with the one that is expected."""
 
     accuracy: Accuracy | None
-    """None: there are no labels yet."""
+    """None: there are no labels yet of what the version in use predicted."""
 
-    expected: float
+    expected: float | None
+    """None: without such labels, no detection has estimated it."""
+
     loss: float | None
     too_much: bool
 
@@ -87,8 +89,8 @@ def compute_loss(
                 "it with its accuracy, 0 to 1; or write retrain_when='drift'."
             )
     else:
-        now, before = _read_estimate(context, points)
-    if now is None:
+        now, before = _read_estimate(context, points) if points else (None, None)
+    if now is None or before is None:
         return AccuracyLoss(accuracy=None, expected=before, loss=None, too_much=False)
     loss = before - now.value
     too_much = loss > options.max_loss and now.high < before

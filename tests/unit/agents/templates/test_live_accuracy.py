@@ -96,3 +96,19 @@ def test_the_accuracy_of_a_regression_counts_what_is_within_the_tolerance_of_its
         drift.give_labels([f"e:{number}" for number in part], purpose="evaluate", run="calm-otter-1", guess=guess)
     drift.look(drift.load("planner"), "planner", "count_number_of_pickeddata")
     assert [event.data["value"] for event in list_events(drift, "accuracy.measured")] == values
+
+
+@pytest.mark.parametrize("retrain_when", ["realised_loss", "estimated_loss"])
+def test_what_an_earlier_version_predicted_says_nothing_of_the_one_in_use(
+    drift: LoopHarness, retrain_when: str
+) -> None:
+    drift.parameters["planner"] = {"retrain_when": retrain_when}
+    says: dict[str, Any] = {"estimated_accuracy": 0.5, "estimated_low": 0.4, "estimated_high": 0.6}
+    says |= {"expected_accuracy": 0.95, "n_newdata": 500, "model_uri": "models:/mnist_cnn@champion"}
+    drift.end_detection("calm-otter-1", ["p:1"], model_version=1, **says)
+    drift.fire("checker", "detection_ended")
+    drift.tracker.set_model_alias("mnist_cnn", "champion", drift.version(accuracy="0.9500"))
+    give_evaluation_labels(drift, 400, 100)
+    costs = drift.fire("planner", "count_number_of_pickeddata")["costs"]
+    assert (costs["accuracy"], costs["too_much"]) == (None, False)
+    assert list_events(drift, "accuracy.measured") == []
