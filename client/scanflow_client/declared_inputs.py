@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from scanflow.arrays import cast_exactly, is_missing, join_numbers, make_array
@@ -17,8 +18,8 @@ Declared = Sequence[Mapping[str, Any]]
 
 
 def name_columns(inputs: Any) -> Any:
-    """Return a DataFrame, a Series that has a name, or a list of records (a mapping each), as a mapping of names to
-    columns; others as they are.
+    """Return a DataFrame, a Series that has a name or is a row, or a list of records (a mapping each), as a mapping of
+    names to columns; others as they are.
 
     Raises:
         InvalidError: a record has other names than the others, or two columns have the same.
@@ -27,6 +28,8 @@ def name_columns(inputs: Any) -> Any:
         _check_names(inputs.columns)
         return {str(name): inputs[name].to_numpy() for name in inputs.columns}
     if hasattr(inputs, "to_frame") and hasattr(inputs, "to_numpy"):
+        if isinstance(inputs.name, Integral) and len(inputs) and all(isinstance(label, str) for label in inputs.index):
+            return {label: [value] for label, value in inputs.items()}  # a row of a table, as df.iloc[0] gives it
         return inputs.to_numpy() if inputs.name is None else {str(inputs.name): inputs.to_numpy()}
     if not (isinstance(inputs, list) and inputs and all(isinstance(record, Mapping) for record in inputs)):
         return inputs

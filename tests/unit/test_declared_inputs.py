@@ -109,6 +109,13 @@ def test_a_series_is_the_column_of_its_name() -> None:
     assert name_columns(pd.Series([1.5])).tolist() == [1.5]
 
 
+def test_a_row_of_a_table_is_one_value_for_each_column() -> None:
+    rows = pd.DataFrame({"age": [3, 4], "city": ["a", "b"]})
+    assert name_columns(rows.iloc[1]) == {"age": [4], "city": ["b"]}
+    assert name_columns(rows[rows["age"] > 3].iloc[0]) == {"age": [4], "city": ["b"]}
+    assert set(name_columns(rows.set_index("city")["age"])) == {"age"}
+
+
 @pytest.mark.parametrize(
     "inputs", [pd.DataFrame([[1, 2]], columns=[1, "1"]), pd.DataFrame([[1, 2]], columns=["1", "1"]), [{1: 1, "1": 2}]]
 )
