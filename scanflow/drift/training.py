@@ -202,7 +202,7 @@ def _train_first(
     )
     in_use = _find_version(tracker, model_name, alias)
     is_first = in_use in {None, version}  # the same, where this step was interrupted
-    if is_first or not TrainingData.is_stored(tracker, app, team, model_name):
+    if is_first or not TrainingData.exists(tracker, app, team, model_name):
         training_data.save(tracker, app, team, model_name, version=version)
     if is_first:
         tracker.set_model_alias(model_name, alias, version)

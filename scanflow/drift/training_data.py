@@ -75,8 +75,8 @@ class TrainingData:
             tracker.log_run(app, team, name=DATASET, tags=tags, artifacts=file)
 
     @classmethod
-    def is_stored(cls, tracker: KnowledgeBase, app: str, team: str, model: str) -> bool:
-        return bool(_find_runs(tracker, app, team, model))
+    def exists(cls, tracker: KnowledgeBase, app: str, team: str, model: str) -> bool:
+        return bool(_list_runs(tracker, app, team, model))
 
     @classmethod
     def load(
@@ -88,7 +88,7 @@ class TrainingData:
             NotFoundError: none was.
             UsageError: that version is older than the first that was trained on the data.
         """
-        runs = _find_runs(tracker, app, team, model)
+        runs = _list_runs(tracker, app, team, model)
         if not runs:
             raise NotFoundError(
                 f"No training data is stored for the model {model!r} of {app}/{team}. Train a first model: run the "
@@ -114,7 +114,7 @@ class TrainingData:
         )
 
 
-def _find_runs(tracker: KnowledgeBase, app: str, team: str, model: str) -> Sequence[TrackedRun]:
+def _list_runs(tracker: KnowledgeBase, app: str, team: str, model: str) -> Sequence[TrackedRun]:
     """Return the tracked run with the newest data; none: nothing is stored."""
     query = f"tags.`scanflow.kind` = '{DATASET}' and tags.`{MODEL_TAG}` = '{model}'"
     return tracker.search_runs(app, team, query, limit=1)

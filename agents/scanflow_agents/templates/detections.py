@@ -91,7 +91,7 @@ def get_model_name(model_uri: str) -> str:
     return model_uri.removeprefix("models:/").partition("@")[0].partition("/")[0]
 
 
-def select_points_of_version(
+def select_version_points(
     context: Context, points: Sequence[Mapping[str, Any]], version: int
 ) -> list[Mapping[str, Any]]:
     """Return the labelled points with a guess of this version of the model, or of one that is not known.

@@ -29,7 +29,7 @@ from scanflow.knowledge.knowledge_records import ModelVersion
 from scanflow.knowledge.version_tags import find_obstacle
 from scanflow_agents.templates import bookmarks, infrastructure, retuning, spreading, threshold_tuning
 from scanflow_agents.templates.challengers import RETRAIN, Challengers, PromotionOptions
-from scanflow_agents.templates.detections import select_points_of_version
+from scanflow_agents.templates.detections import select_version_points
 from scanflow_agents.templates.live_accuracy import (
     AccuracyLoss,
     LossOptions,
@@ -232,7 +232,7 @@ def _declare_retraining(options: PlannerOptions, model: RegisteredModel, challen
         )
         unseen: Sequence[Mapping[str, Any]] = [label for label in labels if label["id"] not in learnt]
         if champion is not None:
-            unseen = select_points_of_version(context, unseen, champion.version)
+            unseen = select_version_points(context, unseen, champion.version)
             accuracies.report(context, champion, unseen)
         enough = len(new) >= least and busy is None and champion is not None
         wanted = list_labels(context, "wanted") if enough else []

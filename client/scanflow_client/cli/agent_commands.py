@@ -182,9 +182,9 @@ def labels(
     if gives:
         done = client.give_labels(new_labels, app=application, team=team, replace=replace)
         rest = f"; rows without a label: {unlabelled}" if unlabelled else ""
-        given = f"Labels given: {len(done)}{rest}. List the remaining samples: scanflow labels"
+        summary = f"Labels given: {len(done)}{rest}. List the remaining samples: scanflow labels"
         others = [] if as_json else client.labels(app=application, team=team, state=None, details=False, limit=_GUESSES)
-        respond(done, as_json, lambda: [given, *label_files.describe_unknown_classes(done, others)])
+        respond(done, as_json, lambda: [summary, *label_files.describe_unknown_classes(done, others)])
     elif export is not None:
         waiting = client.labels(app=application, team=team, limit=None)
         count = label_files.write(export, waiting) if waiting else 0
