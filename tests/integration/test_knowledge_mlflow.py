@@ -293,6 +293,11 @@ def test_a_database_of_another_mlflow_says_how_to_upgrade_it(home: Path, tmp_pat
         open_knowledge(tmp_path).prepare("shop", "data")
 
 
+def test_a_name_that_no_model_has_says_where_the_names_are(home: Path) -> None:
+    with pytest.raises(InvalidError, match=r"Invalid model name 'app.py:nothere'.* See the models: scanflow models"):
+        open_knowledge(home).list_model_versions("app.py:nothere")
+
+
 def test_a_deleted_experiment_says_how_to_bring_it_back(home: Path) -> None:
     from mlflow import MlflowClient
 

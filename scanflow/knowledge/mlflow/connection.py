@@ -205,7 +205,7 @@ def _translate_error(error: MlflowApiError, doing: str, where: str, place: Track
         case "RESOURCE_DOES_NOT_EXIST" | "NOT_FOUND":
             return NotFoundError(message)
         case "INVALID_PARAMETER_VALUE" | "BAD_REQUEST" | "RESOURCE_ALREADY_EXISTS":
-            return InvalidError(message)
+            return InvalidError(f"{message}{' See the models: scanflow models' if 'model name' in text else ''}")
         case "PERMISSION_DENIED" | "UNAUTHENTICATED" | "CUSTOMER_UNAUTHORIZED":
             return UsageError(
                 f"{message} Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN."
