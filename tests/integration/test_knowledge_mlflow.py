@@ -23,7 +23,7 @@ from urllib.error import URLError
 import pytest
 
 from scanflow.app.application import Application
-from scanflow.errors import MissingExtraError, NotFoundError, UnavailableError, UsageError
+from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, UnavailableError, UsageError
 from scanflow.installation import explain_install
 from scanflow.knowledge import open_knowledge
 from scanflow.knowledge.step_environment import add_run_tags, find_prepared_environment, locate_tracker
