@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -154,6 +155,8 @@ def _read_line(raised: _Raised, line: str, following: Sequence[str], *, in_group
     if not raised.message and (match := _FRAME.match(line)):
         source = next((_cut_margin(text)[0] if in_group else text for text in following), "")
         source = source.strip() if source.startswith("    ") and not _FRAME.match(source) else ""
+        if not source and _is_cell(match["file"]):  # the kernel has its cells, which a step's process has not
+            source = linecache.getline(match["file"], int(match["line"])).strip()
         where = f" in {match['where']}" if match["where"] and match["where"] != "<module>" else ""
         tail = f": {source}" if source else ""
         raised.frames.append((match["file"], f"{_name_file(match['file'])}:{match['line']}{where}{tail}"))
@@ -172,8 +175,11 @@ def _cut_margin(line: str) -> tuple[str, int]:
 
 def _name_file(file: str) -> str:
     """Return a file's name; a notebook's cell has none, but a number that nobody has seen."""
-    path = PurePath(file)
-    return "notebook cell" if path.parent.name.startswith("ipykernel_") else path.name
+    return "notebook cell" if _is_cell(file) else PurePath(file).name
+
+
+def _is_cell(file: str) -> bool:
+    return PurePath(file).parent.name.startswith("ipykernel_")
 
 
 def _clean(line: str) -> str:

@@ -65,7 +65,7 @@ def test_a_run_that_fails_shows_its_table_and_then_the_users_frames(kernel: Kern
     assert reply["ename"] == "StepFailedError"
     assert "✗" in outputs[-2].html
     shown = "\n".join(reply["traceback"])
-    assert "notebook cell:10 in square" in shown
+    assert "notebook cell:10 in square: return 12 // (2 - number) if number else 0" in shown
     assert "ZeroDivisionError" in shown
     assert "scanflow_client" not in shown
 
