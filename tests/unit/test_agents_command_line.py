@@ -322,13 +322,20 @@ def test_labels_are_given_one_by_one_or_from_a_file_all_at_once(run: Run, tmp_pa
     words = ("labels", "--app", "mnist", "--team", "vision", "--from", str(file), "--give", "e=NaN", "-g", 'f={"x": 1}')
     output = run(server, *words).stdout
     assert output == "Labels given: 5; rows without a label: 1. List the remaining samples: scanflow labels\n"
-    ((place, _, body),) = server.asked
+    (place, _, body), (read, _, _) = server.asked
+    assert read == "GET /labels"  # which is no answer here: what was given stays
     assert (place, body["app"], body["team"]) == ("PATCH /labels", "mnist", "vision")
     assert [(label["id"], label["label"], label.get("line")) for label in body["labels"]] == [
         ("img/17", 7, 2), ("b", "007", 3), ("d", "a, b", 5), ("e", "NaN", None), ("f", {"x": 1}, None),
     ]  # fmt: skip
     run(server, "labels", "--give", "a=7", "--replace")
-    assert server.asked[-1][2] == {"labels": [{"id": "a", "label": 7}], "replace": True}
+    assert server.asked[-2][2] == {"labels": [{"id": "a", "label": 7}], "replace": True}
+
+
+def test_a_label_that_was_mistyped_is_named_after_what_was_predicted_for_other_samples(run: Run) -> None:
+    others = [{"id": id, "app": "mnist", "guess": guess} for id, guess in (("b", "late"), ("c", "on time"))]
+    server = Answers({"PATCH /labels": [{**others[0], "id": "a", "label": "lat"}], "GET /labels": others})
+    assert "Did you mean 'late'?" in run(server, "labels", "--give", "a=lat").stdout
 
 
 def test_the_queue_goes_into_a_file_with_its_columns_names_which_comes_back_with_labels(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 from scanflow.app.quantities import format_count
-from scanflow.errors import InvalidError, UnavailableError
+from scanflow.errors import InvalidError, ScanflowError, UnavailableError
 from scanflow_client.cli.command_options import (
     DecimalOption,
     EncodingOption,
@@ -183,7 +184,11 @@ def labels(
         done = client.give_labels(new_labels, app=application, team=team, replace=replace)
         rest = f"; rows without a label: {unlabelled}" if unlabelled else ""
         summary = f"Labels given: {len(done)}{rest}. List the remaining samples: scanflow labels"
-        others = [] if as_json else client.labels(app=application, team=team, state=None, details=False, limit=_GUESSES)
+        others: Sequence[dict[str, Any]] = []
+        with suppress(ScanflowError):  # the labels were given
+            others = (
+                [] if as_json else client.labels(app=application, team=team, state=None, details=False, limit=_GUESSES)
+            )
         respond(done, as_json, lambda: [summary, *label_files.describe_unknown_classes(done, others)])
     elif export is not None:
         waiting = client.labels(app=application, team=team, limit=None)
