@@ -25,6 +25,7 @@ PLAN: Final = "plan.json"
 _ENDINGS: Final = {"stdout": "out", "stderr": "err"}
 _LAST_LINES: Final = 5
 _MIN_BUSY_S: Final = 0.5
+_SIGTERM_STATUS: Final = 128 + signal.SIGTERM
 _OPENMPI_PREFIX: Final = re.compile(r"\[[^\]\s]+:\d+\] ")
 """Prefix of the lines that Open MPI's handler of fatal signals writes after a program's own."""
 
@@ -100,19 +101,26 @@ def create_rank_folder(
     return folder
 
 
-def describe_first_failure(name: str, failed: Iterable[tuple[int, int]], folder: Path) -> str | None:
-    """Describe the first rank that failed, with its last output; None: none failed.
+def describe_first_failure(name: str, failed: Iterable[tuple[int, int]], code: int | None, folder: Path) -> str | None:
+    """Describe the rank because of which ``mpirun`` ended, with its last output; None: it was no rank.
+
+    ``mpirun`` ends with the code of the first rank that failed. The order of the ranks' ends alone does not tell: those
+    that ``mpirun`` then ends by SIGTERM may be gone within the same tick of the file system's clock.
 
     Args:
         name: The job's.
         failed: Rank and exit status of those that have ended, in order.
+        code: The exit code of ``mpirun``; None: not known.
         folder: The folder of the ranks' files.
     """
-    for rank, status in failed:
-        if status:
-            output = read_last_lines(folder, rank)
-            return f"Rank {rank} of {name!r} {describe_exit(status)}, so mpirun stopped the others.{output}"
-    return None
+    statuses = {rank: status for rank, status in failed if status}
+    causes = [rank for rank, status in statuses.items() if status == code]
+    causes = causes or [rank for rank, status in statuses.items() if status != _SIGTERM_STATUS]
+    if not causes:
+        return None
+    rank = causes[0]
+    output = read_last_lines(folder, rank)
+    return f"Rank {rank} of {name!r} {describe_exit(statuses[rank])}, so mpirun stopped the others.{output}"
 
 
 def describe_running_ranks(

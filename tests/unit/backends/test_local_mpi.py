@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import tempfile
 import traceback
@@ -25,6 +26,7 @@ from scanflow.backends.local.mpi.mpirun import (
     get_launcher,
     read_needed_libraries,
 )
+from scanflow.backends.local.mpi.processes import describe_failure
 from scanflow.backends.local.mpi.rank_devices import assign_devices, build_rank_variables
 from scanflow.backends.rank_files import build_rank_tasks, describe_running_ranks, exit_status
 from scanflow.backends.run_definition import RunDefinition
@@ -157,6 +159,32 @@ def test_a_program_is_started_by_the_flavor_that_it_is_linked_with(tmp_path: Pat
         get_launcher("mpich", script, name="x", which=make_which("mpirun.openmpi"))
     with pytest.raises(NotFoundError, match="apt-get install openmpi-bin"):
         get_launcher(None, script, name="x", which=make_which())
+
+
+@pytest.mark.parametrize(
+    ("statuses", "stopped", "code", "blamed"),
+    [
+        pytest.param([143, 3], [0], 3, "Rank 1 of 'ring' exited with code 3", id="within a tick of the clock"),
+        pytest.param([143, 3], [0, 1], 3, "Rank 1 of 'ring' exited with code 3", id="stopped as it ended"),
+        pytest.param([143, 143], [0], 143, "Rank 1 of 'ring' was killed by SIGTERM", id="killed by a person"),
+        pytest.param([1, 1], [0], 1, "Rank 1 of 'ring' exited with code 1", id="the other fails as it is stopped"),
+        pytest.param([143, 137], [0], 1, "Rank 1 of 'ring' was killed by SIGKILL", id="another code than any rank's"),
+        pytest.param([143, 143], [0, 1], 3, "MPI_ABORT was invoked on rank 1", id="all stopped"),
+        pytest.param([0, 0], [], 3, "MPI_ABORT was invoked on rank 1", id="none failed"),
+    ],
+)
+def test_a_job_blames_the_rank_that_ended_by_itself(
+    tmp_path: Path, statuses: list[int], stopped: list[int], code: int, blamed: str
+) -> None:
+    """The clock that dates files advances every few milliseconds, so that both ends may have the same time."""
+    (tmp_path / "mpirun.err").write_text("MPI_ABORT was invoked on rank 1\nwith errorcode 3.\n", encoding="utf-8")
+    for rank, status in enumerate(statuses):
+        file = tmp_path / f"{rank}.exit"
+        file.write_text(f"{status}\n", encoding="utf-8")
+        os.utime(file, (1, 1))
+    for rank in stopped:
+        (tmp_path / f"{rank}.stopped").touch()
+    assert blamed in describe_failure(tmp_path, "ring", code)
 
 
 def test_a_job_ends_with_the_exit_code_of_the_rank_that_failed_as_in_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,7 +176,7 @@ class JobFacts:
         ranks = output.read()
         rank_ends = sorted(ranks.ended.items(), key=lambda rank_end: rank_end[1][0])
         exit_codes = [(rank, code) for rank, (_, code) in rank_ends]
-        rank_failure = describe_first_failure(name, exit_codes, folder)
+        rank_failure = describe_first_failure(name, exit_codes, observed.exit_code, folder)
         cause = rank_failure or self._describe_mpirun_failure(observed, output)
         if rank_failure is None and ranks.began and (gone := _list_deleted_pods(ranks, observed)):
             cause = f"{_describe_deleted(gone)} {cause}"

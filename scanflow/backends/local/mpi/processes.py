@@ -14,7 +14,7 @@ from typing import Final
 
 from scanflow.accelerators.visible import HOLDER_VARIABLE
 from scanflow.backends.local.mpi.mpirun import RANK_VARIABLES, Mpirun, build_command
-from scanflow.backends.rank_files import create_rank_folder, describe_first_failure
+from scanflow.backends.rank_files import create_rank_folder, describe_first_failure, exit_status
 from scanflow.placement.cpulist import format_cpus
 from scanflow.placement.mpi.job_plan import MPIPlan
 from scanflow.processes.proc_stat import compute_cpu_seconds, read_stat_fields
@@ -24,8 +24,9 @@ MAX_OUTPUT_BYTES: Final = 256 * 1024 * 1024
 
 GRACE_S: Final = 5.0
 
-# For each rank: redirects its output to its own files, binds its CPUs, records its exit. taskset is of util-linux,
-# which Debian always has. The rest is built into the shell, as each program that it would start delays the job.
+# For each rank: redirects its output to its own files, binds its CPUs, records its exit, and whether mpirun ended it.
+# taskset is of util-linux, which Debian always has. The rest is built into the shell, as each program that it would
+# start delays the job.
 _WRAPPER: Final = f"""\
 #!/bin/sh
 folder=$1; shift
@@ -43,7 +44,7 @@ if [ -n "$cpus" ]; then set -- taskset -c "$cpus" "$@"; fi
 "$@" &
 child=$!
 echo $child >"$folder/$rank.pid"
-trap 'kill -TERM $child 2>/dev/null' TERM INT
+trap ': >"$folder/$rank.stopped"; kill -TERM $child 2>/dev/null' TERM INT
 wait $child; code=$?
 while kill -0 $child 2>/dev/null; do wait $child; code=$?; done
 echo $code >"$folder/$rank.exit"
@@ -153,13 +154,14 @@ def _list_pids(folder: Path) -> dict[int, int]:
 
 
 def describe_failure(folder: Path, name: str, code: int) -> str:
-    """Describe the first rank of the job ``name`` that failed, with its last output."""
+    """Describe the rank because of which ``mpirun`` ended the job ``name`` with a code, with the rank's last output."""
     ended = [
-        (file.stat().st_mtime_ns, int(file.stem), int(file.read_text(encoding="ascii").strip() or 0))
+        (file.with_suffix(".stopped").exists(), file.stat().st_mtime_ns, int(file.stem))
         for file in folder.glob("*.exit")
     ]
-    failed = describe_first_failure(name, ((rank, status) for _, rank, status in sorted(ended)), folder)
-    if failed is None:
+    statuses = [(rank, exit_status(folder, rank) or 0) for *_, rank in sorted(ended)]
+    failure = describe_first_failure(name, statuses, code, folder)
+    if failure is None:
         text = (folder / "mpirun.err").read_text(encoding="utf-8", errors="replace").strip()
         return f"mpirun failed with code {code} before a rank of {name!r} did: {text[-2000:]}"
-    return failed
+    return failure
