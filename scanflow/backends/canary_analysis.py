@@ -71,9 +71,7 @@ def analyse(policy: CanaryPolicy, *, current: RevisionStats, canary: RevisionSta
         if elapsed_s >= policy.within_s:
             return Verdict("revert", f"it answered {seen} within {policy.within_s:g} s")
         return Verdict("wait", f"it has answered {seen}")
-    if (
-        canary.errors >= canary.valid
-    ):  # whatever the limit is: a failure may be quick, and the current one may fail, too
+    if canary.errors >= canary.valid:  # a failure may be quick, and the current revision may fail, too
         reason = f"it answered none of {canary.valid:.0f} requests without an error"
         fails_alone = current.errors < current.valid
         return Verdict("revert" if fails_alone or elapsed_s >= policy.within_s else "wait", reason)

@@ -99,8 +99,7 @@ class TrainingData:
             raise UsageError(
                 f"Version {in_use} of the model {model!r} is in use, but was not trained on the data that is stored "
                 f"for it: version {first} was the first. Put that to use: scanflow models promote {model} {first} "
-                "--why TEXT. "
-                "Or give the model of this workflow a name of its own."
+                "--why TEXT. Or give the model of this workflow a name of its own."
             )
         arrays = arrays_of(tracker, runs[0].run_id)
         x_train = unpack_samples("x_train", arrays)

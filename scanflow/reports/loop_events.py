@@ -264,7 +264,12 @@ def _format_evidence(event: Event) -> str:
         for column in list_drifted_columns(event)[:3]
         if {"statistic", "p", "effect"} <= column.keys()
     ]
-    return "; ".join(part for part in (*parts, str(event.data.get("why") or ""), _format_run(event)) if part)
+    return _join(*parts, event.data.get("why"), _format_run(event))
+
+
+def _join(*parts: Any, separator: str = "; ") -> str:
+    """Join the parts that there are."""
+    return separator.join(str(part) for part in parts if part)
 
 
 def _format_summary(summary: Any) -> str:
@@ -285,8 +290,7 @@ def _format_no_drift(event: Event) -> LoopEvent:
 def _format_unknown_drift(event: Event) -> LoopEvent:
     tries = _as_number(event.data.get("tries"))
     text = f"drift unknown: {tries or 0} detections of the same predictions failed"
-    detail = "; ".join(part for part in (str(event.data.get("error") or ""), _format_run(event)) if part)
-    return _build_loop_event(event, "look", text, detail=detail)
+    return _build_loop_event(event, "look", text, detail=_join(event.data.get("error"), _format_run(event)))
 
 
 def _format_labels(event: Event) -> LoopEvent:
@@ -338,9 +342,8 @@ def _format_run(event: Event) -> str:
 def _format_action(event: Event) -> str:
     """Format who decided, why, and the command that explains the action."""
     action, by = event.data.get("action") or event.data.get("id"), event.data.get("by")
-    person = f"by {by}" if isinstance(by, str) else ""
-    why = str(event.data.get("why") or "")
-    return ". ".join(part for part in (person, why, f"scanflow why {action}" if action else "") if part)
+    person = f"by {by}" if isinstance(by, str) else None
+    return _join(person, event.data.get("why"), f"scanflow why {action}" if action else None, separator=". ")
 
 
 _VERBS = {

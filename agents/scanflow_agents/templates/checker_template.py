@@ -27,6 +27,7 @@ from scanflow.app.model import Model, Whole
 from scanflow.backends.run_records import RunRecord
 from scanflow.drift.contract import DetectionOutputs, parse_detection_outputs
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnavailableError
+from scanflow.knowledge.model_cache import split_model_uri
 from scanflow.knowledge.version_tags import CHAMPION, REFERENCE
 from scanflow.plugins import explain_not_installed, list_plugins
 from scanflow_agents.templates import bookmarks, label_queue
@@ -37,7 +38,6 @@ from scanflow_agents.templates.detections import (
     REGIME,
     PastDetection,
     find_version_in_use,
-    get_model_name,
     list_detections,
     list_open_windows,
 )
@@ -425,7 +425,7 @@ def _process_detection(
     about: dict[str, Any] = {"run": run, "anomalies": anomalies, "picked": picked, "predictions": detection.n_newdata}
     about |= {} if detection.n_samples is None else {"samples": detection.n_samples}
     if detection.model_uri and detection.model_version is not None:
-        about |= {"model": get_model_name(detection.model_uri), "version": detection.model_version}
+        about |= {"model": split_model_uri(detection.model_uri)[0], "version": detection.model_version}
     statistics = ("statistic", "threshold", "p_value", "columns")
     about |= {name: outputs[name] for name in statistics if outputs.get(name) is not None}
     about |= {"why": verdict.why} if verdict.why else {}

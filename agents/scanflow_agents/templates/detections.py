@@ -86,11 +86,6 @@ def list_detections(context: Context) -> list[PastDetection]:
     ]
 
 
-def get_model_name(model_uri: str) -> str:
-    """Return the name of ``models:/name@alias`` or ``models:/name/3``."""
-    return model_uri.removeprefix("models:/").partition("@")[0].partition("/")[0]
-
-
 def select_version_points(
     context: Context, points: Sequence[Mapping[str, Any]], version: int
 ) -> list[Mapping[str, Any]]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scanflow.agent.agent_records import AgentView
+    from scanflow_client.control_client import ControlClient
 
 
 def agents(
@@ -184,12 +185,8 @@ def labels(
         done = client.give_labels(new_labels, app=application, team=team, replace=replace)
         rest = f"; rows without a label: {unlabelled}" if unlabelled else ""
         summary = f"Labels given: {len(done)}{rest}. List the remaining samples: scanflow labels"
-        others: Sequence[dict[str, Any]] = []
-        with suppress(ScanflowError):  # the labels were given
-            others = (
-                [] if as_json else client.labels(app=application, team=team, state=None, details=False, limit=_GUESSES)
-            )
-        respond(done, as_json, lambda: [summary, *label_files.describe_unknown_classes(done, others)])
+        notes = [] if as_json else label_files.describe_unknown_classes(done, _list_samples(client, application, team))
+        respond(done, as_json, lambda: [summary, *notes])
     elif export is not None:
         waiting = client.labels(app=application, team=team, limit=None)
         count = label_files.write(export, waiting) if waiting else 0
@@ -222,6 +219,13 @@ def _find_name(target: str) -> str | None:
 def _print_changed(agents: Sequence[AgentView], as_json: bool) -> None:
     lines = [f"{agent.full_name}  {agent.state}" for agent in agents]
     respond(agents, as_json, lambda: [*lines, f"Status: scanflow agents {agents[0].app}"])
+
+
+def _list_samples(client: ControlClient, app: str | None, team: str | None) -> Sequence[dict[str, Any]]:
+    """Return samples of the label queue, to compare new labels with; none, if the server does not answer."""
+    with suppress(ScanflowError):  # the labels were given
+        return client.labels(app=app, team=team, state=None, details=False, limit=_GUESSES)
+    return []
 
 
 def _parse_label(word: str) -> dict[str, Any]:
