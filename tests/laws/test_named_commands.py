@@ -102,7 +102,7 @@ def find_problem(words: list[str], *, is_certain: bool) -> str:
             if unknown := [name for name in word.split("|") if name not in command.commands]:
                 return f"{path} has no command {unknown[0]}"
             command, path = command.commands[word.partition("|")[0]], f"{path} {word}"
-            options |= collect_options(command)
+            options = collect_options(command)
         else:
             positional += 1
             if is_certain and positional > count_arguments(command):
@@ -181,6 +181,7 @@ def test_every_command_that_is_named_exists_with_its_options() -> None:
         ("Start it: scanflow serve app.py", "scanflow has no command serve"),
         ("`scanflow token renew NAME`", "scanflow token has no command renew"),
         ("scanflow mpi plan app.py --nodes 2 --depth 3", "scanflow mpi plan has no option --depth"),
+        ("`scanflow plan --backend kubernetes app.py`", "scanflow plan has no option --backend"),
         ("See: scanflow logs {run} {step}. Continue: scanflow resume {run}", ""),
         ("`models promote|reject NAME VERSION [--why TEXT]`", ""),
         ("`characterize [--cores N,N] -- COMMAND... | SERVICE`", ""),

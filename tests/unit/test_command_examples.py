@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer import Context
 
+from scanflow.errors import InvalidError
 from scanflow_client.cli.command_help import split_examples
 from tests.command_tree import is_group, iterate_commands, load_command_tree
 
@@ -83,3 +84,28 @@ def test_examples_are_taken_out_of_a_docstring() -> None:
     text = "Run it.\n\nIt takes a while.\n\nExamples:\n    scanflow run app.py\n    scanflow run b.py\n"
     assert split_examples(text) == ("Run it.\n\nIt takes a while.", "scanflow run app.py\nscanflow run b.py")
     assert split_examples("Run it.\n\nExamples: none.") == ("Run it.\n\nExamples: none.", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (["run", "--backend", "kubernetes", "app.py"], "scanflow --backend kubernetes run app.py"),
+        (
+            ["plan", "app.py", "--backend=kubernetes", "-p", "a=b c"],
+            "scanflow --backend=kubernetes plan app.py -p 'a=b c'",
+        ),
+        (["mpi", "plan", "app.py", "--backend", "local"], "scanflow --backend local mpi plan app.py"),
+        (["run", "--version"], "scanflow --version run"),
+    ],
+)
+def test_an_option_that_stands_before_commands_is_moved_there(words: list[str], advice: str) -> None:
+    with pytest.raises(InvalidError) as refused:
+        parse_arguments(words)
+    assert str(refused.value).endswith(f"stands before the command. Write: {advice}")
+    if "--version" not in words:
+        parse_arguments(extract_arguments(advice))
+
+
+def test_an_option_of_a_command_that_scanflow_has_too_stays_where_it_is() -> None:
+    assert parse_arguments(["doctor", "--backend", "local"]) == "doctor"
+    assert parse_arguments(["characterize", "--", "program", "--backend", "x"]) == "characterize"
