@@ -4,6 +4,8 @@
 - In a ``console`` block each ``$ command`` is run; the lines below it are its output, and are compared.
 - A ``python`` block that names no file is a program of its own; an ``output`` block below it is what it prints.
 - ``<!-- not run: reason -->`` before a block leaves it out, and ``<!-- nightly -->`` says that the page takes long.
+- ``<!-- run on a cluster -->`` before a block: it is left out, too, but where a test has a cluster.
+- ``export NAME=value`` holds for the commands below it, and ``command &`` goes on until the page ends.
 - ``<!-- needs: mpicc -->`` on top of a page: it is run only where that program is.
 - ``pip install ./folder`` installs a package of the page for the page alone, without what it depends on.
 
@@ -20,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,6 +40,8 @@ _BLOCK = re.compile(
     r"^(?P<indent> *)```(?P<language>\w+)[^\n]*\n(?P<text>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE
 )
 _NOT_RUN = re.compile(r"<!-- not run: [^>]+ -->\s*\Z")
+_ON_CLUSTER = re.compile(r"<!-- run on a cluster -->\s*\Z")
+_EXPORT = re.compile(r"export(?: \w+=[^\s;]+)+")
 _NEEDS = re.compile(r"<!-- needs: (\S+) -->")
 _FILE = re.compile(r"(?:# |/\* |<!-- )([\w./-]+\.\w+)(?: \*/| -->)?\n")
 _EXIT = re.compile(r"\s+# exit (\d+)$")
@@ -56,6 +61,7 @@ class Block:
     language: str
     text: str
     runs: bool = True
+    on_cluster: bool = False
 
 
 @dataclass
@@ -68,6 +74,10 @@ class PageRun:
     differences: list[str] = field(default_factory=list)
     ids: dict[str, str] = field(default_factory=dict)
     """Ids of actions as the page writes them, and as they are in this run."""
+    cluster: Mapping[str, str] | None = None
+    """The variables of the cluster's test, which go before those that the page exports; None: there is no cluster."""
+    exported: dict[str, str] = field(default_factory=dict)
+    in_background: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def run(self, page: Path) -> None:
         """Run a page's blocks until one of them does not do what the page says."""
@@ -75,7 +85,7 @@ class PageRun:
         for number, block in enumerate(blocks):
             if self.differences:
                 return
-            if not block.runs:
+            if not block.runs or (block.on_cluster and self.cluster is None):
                 continue
             if named := _FILE.match(block.text):
                 self._write(named[1], block.text)
@@ -99,8 +109,12 @@ class PageRun:
             command = command.replace(written, printed)
         if command.startswith("scanflow up"):
             command += f" --port {self.port}"
-        done = self._start(["bash", "-c", command])
-        self._compare(line, done, wanted, expected)
+        if _EXPORT.fullmatch(command):
+            self.exported |= dict(word.split("=", 1) for word in command.split()[1:])
+        elif command.endswith(" &"):
+            self._start_in_background(["bash", "-c", f"exec {command.removesuffix(' &')}"])
+        else:
+            self._compare(line, self._start(["bash", "-c", command]), wanted, expected)
 
     def _run_python(self, text: str, expected: str) -> None:
         program = self.folder.parent / "block.py"
@@ -110,18 +124,30 @@ class PageRun:
 
     def _start(self, argv: list[str]) -> subprocess.CompletedProcess[str]:
         self.commands += 1
+        return subprocess.run(
+            argv, cwd=self.folder, env=self._build_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, timeout=patient(TIMEOUT_S), check=False,
+        )  # fmt: skip
+
+    def _start_in_background(self, argv: list[str]) -> None:
+        self.commands += 1
+        nowhere = subprocess.DEVNULL
+        process = subprocess.Popen(
+            argv, cwd=self.folder, env=self._build_environment(), stdin=nowhere, stdout=nowhere, stderr=nowhere
+        )
+        self.in_background.append(process)
+
+    def _build_environment(self) -> dict[str, str]:
         programs, site = _make_programs(self.folder.parent / "bin"), self.folder.parent / "site"
         folders = [str(self.folder), str(site), os.environ.get("PYTHONPATH", "")]
-        environment = {
+        return {
             **os.environ,
             "PATH": f"{programs}:{os.environ['PATH']}",
             "PYTHONPATH": os.pathsep.join(filter(None, folders)),
             "COLUMNS": "120",
+            **self.exported,
+            **(self.cluster or {}),
         }
-        return subprocess.run(
-            argv, cwd=self.folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, timeout=patient(TIMEOUT_S), check=False,
-        )  # fmt: skip
 
     def _compare(self, what: str, done: subprocess.CompletedProcess[str], wanted: int, expected: str) -> None:
         if done.returncode != wanted:
@@ -131,8 +157,11 @@ class PageRun:
             self.differences.append(f"{what}\nis to print:\n{expected}\nand prints:\n{done.stdout}")
 
 
-def stop_server(run: PageRun) -> None:
-    """End what ``scanflow up`` started on a page that does not end it itself."""
+def end_page(run: PageRun) -> None:
+    """End what ``scanflow up`` and commands in the background started on a page that does not end it itself."""
+    for process in run.in_background:
+        process.terminate()
+        process.wait(patient(10))
     subprocess.run([*COMMAND, "down"], cwd=run.folder, capture_output=True, timeout=patient(TIMEOUT_S), check=False)
 
 
@@ -142,7 +171,9 @@ def read_blocks(text: str) -> list[Block]:
     for match in _BLOCK.finditer(text):
         indent = match["indent"]
         lines = (line.removeprefix(indent) for line in match["text"].splitlines(keepends=True))
-        blocks.append(Block(match["language"], "".join(lines), _NOT_RUN.search(text[: match.start()]) is None))
+        before = text[: match.start()]
+        runs, on_cluster = _NOT_RUN.search(before) is None, _ON_CLUSTER.search(before) is not None
+        blocks.append(Block(match["language"], "".join(lines), runs, on_cluster))
     return blocks
 
 
@@ -203,7 +234,7 @@ def main() -> None:
             try:
                 run.run(Path(name))
             finally:
-                stop_server(run)
+                end_page(run)
             print(*run.differences or ["as it says"], f"{name}: {time.monotonic() - begun:.0f} s", sep="\n")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,12 @@ from tests.conftest import home_in
 from tests.page_examples import (
     PAGES,
     PageRun,
+    end_page,
     find_needed_program,
     is_nightly,
     is_shown,
     list_commands,
     read_blocks,
-    stop_server,
 )
 from tests.serving import reserve_port
 
@@ -53,15 +53,15 @@ def folder() -> Iterator[Path]:
         yield Path(parent) / "page"
 
 
-def run_page(page: Path, folder: Path) -> list[str]:
+def run_page(page: Path, folder: Path, cluster: Mapping[str, str] | None = None) -> list[str]:
     """Run a page, and return what differs from what it says."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     with reserve_port() as port:
-        run = PageRun(folder, port)
+        run = PageRun(folder, port, cluster=cluster)
         try:
             run.run(page)
         finally:
-            stop_server(run)
+            end_page(run)
     assert run.commands
     return run.differences
 
@@ -116,6 +116,20 @@ def test_a_command_gets_the_id_that_an_earlier_one_printed(home: Path, tmp_path:
         f"$ test {written} = {printed[:8]}'deadbeef'\n```\n"
     )
     assert not run_page(page, tmp_path / "page")
+
+
+def test_what_is_exported_holds_below_and_a_cluster_has_its_own(home: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```console\n$ export FIRST=1 SECOND=2\n$ sleep 600 &\n$ echo $FIRST $SECOND\n1 2\n```\n"
+        "<!-- run on a cluster -->\n```console\n$ echo $FIRST $SECOND\n1 3\n$ false\n```\n"
+    )
+    assert not run_page(page, tmp_path / "without")
+    (difference,) = run_page(page, tmp_path / "with", {"FIRST": "1", "SECOND": "3"})
+    assert "is to print:\n1 2\n\nand prints:\n1 3" in difference
+    page.write_text(page.read_text().replace("\n1 2\n", "\n1 3\n"))
+    (difference,) = run_page(page, tmp_path / "again", {"FIRST": "1", "SECOND": "3"})
+    assert "false\nended with 1, not 0" in difference
 
 
 def test_a_page_names_the_program_without_which_it_cannot_be_run(tmp_path: Path) -> None:

@@ -78,9 +78,9 @@ def list_required_kinds(workflow: Workflow, settings: KubernetesSettings) -> lis
 
 
 def suggest_alternative(kind: str) -> str:
-    """Return how to serve without a kind, as a sentence to append."""
+    """Return how to serve without a kind, to be appended to the command that ends the error of it."""
     engines = {engine.kind for engine in ENGINES.values()}
-    return " Or serve without it: SCANFLOW_KUBERNETES_SERVING=deployment" if kind in engines else ""
+    return ". Or serve without it: SCANFLOW_KUBERNETES_SERVING=deployment" if kind in engines else ""
 
 
 def complete_shape(
