@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from scanflow.backends.log_reader import Stream
+from scanflow.backends.rank_files import RANKS
 from scanflow.backends.run_records import RunRecord
 from scanflow.deployer import Deployer, TaskLog
 from scanflow.errors import NotFoundError
@@ -23,6 +24,17 @@ def select_logged_tasks(record: RunRecord, task: str | None) -> list[str]:
     if not logged:
         raise NotFoundError(f"No step of the run {record.name!r} has started. See: scanflow show {record.name}")
     return [str(entry.task) for entry in logged]
+
+
+def describe_earlier_attempt(record: RunRecord, tasks: Collection[str]) -> str | None:
+    """Return the command that prints the attempt before the last one, if there was one. Ranks have the last one's logs
+    only."""
+    repeated = [task for task in record.tasks if task.task in tasks and task.attempts > 1 and task.step != RANKS]
+    if not repeated:
+        return None
+    first, names = repeated[0], ", ".join(task.task for task in repeated)
+    command = f"scanflow logs {record.name} {first.task} --attempt {first.attempts - 1}"
+    return f"Shown is the last attempt of {names}. The one before: {command}"
 
 
 def iterate_task_blocks(

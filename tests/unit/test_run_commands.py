@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from scanflow.backends.journal import Journal
 from scanflow.backends.local.layout import Home
 from scanflow.backends.run_records import Observer, RunStarted
 from scanflow.deployer import EmbeddedDeployer, RunRequest
-from scanflow.errors import InvalidError
+from scanflow.errors import InvalidError, StepFailedError
 from scanflow.names import RunName, StepName
 from scanflow.settings import Settings
 from scanflow.transport import build_path
@@ -39,6 +39,24 @@ def test_the_logs_of_a_fan_out_are_those_of_its_tasks(home: Path, quick_cli: Cli
     assert quick_cli("logs", "@latest", "double").stdout == logs
     assert quick_cli("logs", "@latest", "double.1").stdout == "doubling 2\n"
     assert "no log of 'doubel'. Did you mean 'double" in quick_cli("logs", "@latest", "doubel").stderr
+
+
+@sf.step(in_process=True)
+def read_once(path: str) -> int:
+    print(f"reading {path}")
+    return len(Path(path).read_text())
+
+
+def test_logs_name_the_attempt_before_the_last(home: Path, quick_cli: Cli, tmp_path: Path) -> None:
+    client = Client(progress=False)
+    with suppress(StepFailedError):
+        client.run(sf.Workflow(name="w", nodes=[read_once.bind(str(tmp_path / "numbers"))]))
+    assert "attempt" not in quick_cli("logs").stderr
+    (tmp_path / "numbers").write_text("12")
+    run = client.resume().name
+    command = f"scanflow logs {run} read-once --attempt 1"
+    assert quick_cli("logs").stderr == f"Shown is the last attempt of read-once. The one before: {command}\n"
+    assert quick_cli(*command.split()[1:]).stderr == ""
 
 
 def test_a_step_of_a_run_that_was_stopped_is_not_shown_as_running(settings: Settings) -> None:

@@ -167,7 +167,12 @@ def logs(
         scanflow logs @latest train.3 --stream stderr
         scanflow logs digits --follow
     """
-    from scanflow_client.task_logs import format_heading, iterate_task_blocks, select_logged_tasks
+    from scanflow_client.task_logs import (
+        describe_earlier_attempt,
+        format_heading,
+        iterate_task_blocks,
+        select_logged_tasks,
+    )
 
     chosen = check_choice(stream, ("stdout", "stderr", "both"), "--stream")
     deployer = open_deployer()
@@ -189,6 +194,8 @@ def logs(
         silent += [] if write_blocks(blocks, raw=raw) else [task_name]
     if silent:
         say(f"There is no output of {', '.join(silent)}.", err=True)
+    if attempt is None and (note := describe_earlier_attempt(record, tasks)):
+        say(note, err=True)
 
 
 def stop(
