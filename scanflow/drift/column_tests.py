@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy import sparse, special, stats
 
 from scanflow.arrays import EXACT_MAX
+from scanflow.drift.column_text import format_numbers
 from scanflow.drift.table import FEW_VALUES, Column, compute_normal_scores
 
 Floats = NDArray[np.float64]
@@ -164,7 +165,7 @@ def run_repeated_value_test(column: Column, divisions: Divisions) -> ColumnTest 
     at = int(p[:, 0].argmin())
     level, grown = levels[repeated[at]], int(new[at, 0])
     shares = (int(counts[repeated[at]]) - grown) / divisions.old, grown / divisions.new
-    value = f"{level:g}" if column.is_numeric else str(level)
+    value = format_numbers([float(level)], is_time=column.is_time)[0] if column.is_numeric else str(level)
     adjusted = np.asarray(adjust_sidak(p.min(axis=0), len(repeated)), np.float64)
     return ColumnTest(adjusted, float(grown), max(0.0, shares[1] - shares[0]), (value, *shares))
 

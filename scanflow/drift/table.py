@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from scanflow.arrays import EXACT_MAX, is_missing
+from scanflow.drift.column_text import format_numbers
 from scanflow.errors import InvalidError
 from scanflow.tables.columns import format_number
 
@@ -389,10 +390,14 @@ def compute_shares(both: Column, old: int, *, most: int = 20) -> Shares:
             low, high = np.quantile(both.values[np.isfinite(both.values)], [0.005, 0.995])
             edges = np.linspace(low, high if high > low else low + 1, most + 1)[:-1]
         within = np.clip(np.searchsorted(edges, both.values, side="right") - 1, 0, len(edges) - 1)
-        codes, names = np.where(both.missing, -1, within), tuple(f"{edge:.3g}" for edge in edges)
+        codes, names = (
+            np.where(both.missing, -1, within),
+            format_numbers(edges.tolist(), is_time=both.is_time, digits=3),
+        )
     else:
         commonest = np.sort(np.argsort(counts, kind="stable")[::-1][:most])
-        names = tuple(f"{level:g}" if both.is_numeric else str(level) for level in levels[commonest])
+        shown = levels[commonest]
+        names = format_numbers(shown.tolist(), is_time=both.is_time) if both.is_numeric else tuple(map(str, shown))
         place = np.full(len(levels) + 1, -1)
         place[commonest] = np.arange(len(commonest))
         codes = place[codes]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from scanflow.drawing.histograms import Histogram, draw_histogram, draw_histograms
+from scanflow.drift.column_text import format_mean
 
 if TYPE_CHECKING:
     from scanflow.drift.two_sample import Comparison
@@ -42,7 +43,7 @@ def build_histogram(column: Mapping[str, Any]) -> Histogram:
         bins,
         before,
         now,
-        summary=f"{_format_summary(column.get('reference'))} → {_format_summary(column.get('current'))}",
+        summary=f"{_format_summary(column, 'reference')} → {_format_summary(column, 'current')}",
     )
 
 
@@ -67,10 +68,12 @@ def _read_share(shares: Mapping[str, Any], name: str) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-def _format_summary(statistics: Any) -> str:
+def _format_summary(column: Mapping[str, Any], which: str) -> str:
+    statistics = column.get(which)
     if not isinstance(statistics, Mapping) or not _is_number(statistics.get("mean")):
         return "unknown"
-    return f"mean {statistics['mean']:.3g}" + (f" ± {statistics['sd']:.3g}" if _is_number(statistics.get("sd")) else "")
+    sd = statistics["sd"] if _is_number(statistics.get("sd")) else None
+    return f"mean {format_mean(statistics['mean'], sd, is_time=bool(column.get('is_time')))}"
 
 
 def _is_number(value: Any) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from scanflow.agent.agent_records import Event
+from scanflow.drift.column_text import format_mean
 from scanflow.drift.contract import is_right
 from scanflow.drift.performance import measure_accuracy
 from scanflow.drift.slices import CURRENT
@@ -260,7 +261,7 @@ def _format_evidence(event: Event) -> str:
     parts = [
         f"{column['name']}: {column.get('test')} {float(column['statistic']):.3g}, p {float(column['p']):.2g}, "
         f"effect {float(column['effect']):.2f}, "
-        f"{_format_summary(column.get('reference'))} → {_format_summary(column.get('current'))}"
+        f"{_format_summary(column, 'reference')} → {_format_summary(column, 'current')}"
         for column in list_drifted_columns(event)[:3]
         if {"statistic", "p", "effect"} <= column.keys()
     ]
@@ -272,12 +273,14 @@ def _join(*parts: Any, separator: str = "; ") -> str:
     return separator.join(str(part) for part in parts if part)
 
 
-def _format_summary(summary: Any) -> str:
+def _format_summary(column: Mapping[str, Any], which: str) -> str:
     """Format a column's mean and deviation, or the shares of its commonest values."""
+    summary = column.get(which)
     if not isinstance(summary, Mapping):
         return "?"
     if "mean" in summary:
-        return f"{float(summary['mean']):.3g} ± {float(summary.get('sd', 0)):.3g}"
+        mean, sd = float(summary["mean"]), float(summary.get("sd", 0))
+        return format_mean(mean, sd, is_time=bool(column.get("is_time")))
     return " ".join(f"{name} {float(share):.0%}" for name, share in list(summary.items())[:3])
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from scanflow.app.quantities import format_count
+from scanflow.drift.column_text import format_mean
 from scanflow_client.formatting.text import format_percent
 from scanflow_client.formatting.text_table import Screen, Table
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from scanflow.drift.two_sample import ColumnDrift, Comparison
 
 MAX_ROWS = 10
-SECONDS_PER_DAY = 86_400
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -164,11 +163,8 @@ def _summarize_column(own: dict[str, float], other: dict[str, float], *, is_time
         for share in ("infinite", "missing")
         if own.get(share) or other.get(share)
     )
-    if "mean" in own and is_time:
-        day = dt.datetime.fromtimestamp(own["mean"], dt.UTC).date()
-        return f"{day} ± {own['sd'] / SECONDS_PER_DAY:.3g} days{gone}"
     if "mean" in own:
-        return f"{own['mean']:.3g} ± {own['sd']:.3g}{gone}"
+        return f"{format_mean(own['mean'], own['sd'], is_time=is_time)}{gone}"
     moved = sorted(own.keys() - {"infinite", "missing"}, key=lambda name: -abs(own[name] - other.get(name, 0.0)))[:2]
     shares = ", ".join(f"{name or repr(name)} {format_percent(own[name])}" for name in moved)
     return shares + gone if shares else gone.removeprefix(", ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from scanflow.agent.agent_records import Event
 from scanflow.drift.column_tests import RARE, Divisions, run_repeated_value_test
+from scanflow.drift.column_text import format_numbers
 from scanflow.drift.table import Column, DataTable, compute_column_shares
 from scanflow.drift.two_sample import Comparison, compare
 from scanflow.errors import InvalidError
+from scanflow.reports.distributions import build_histogram
+from scanflow.reports.loop_events import select_loop_events
 
 
 def table(generator: np.random.Generator, n: int, **changed: Any) -> DataTable:
@@ -212,3 +217,35 @@ def test_shares_of_both_tables_add_up() -> None:
         shares = compute_column_shares(first.columns[name], second.columns[name])
         assert sum(shares.reference) == pytest.approx(1) == sum(shares.current)
     assert compute_column_shares(first.columns["kind"], second.columns["kind"]).bins == ("a", "b", "c")
+
+
+def test_dates_are_shown_as_dates() -> None:
+    """They are compared in seconds since the epoch, which nobody reads."""
+    days = np.datetime64("2013-01-01") + np.arange(600).astype("timedelta64[D]")
+    (column,) = compare(DataTable.from_data({"day": days[:300]}), DataTable.from_data({"day": days[300:]})).columns
+    assert column.shares.bins[0].startswith("2013-01-0")
+    assert all(days[0] <= np.datetime64(text) <= days[-1] for text in column.shares.bins)
+    plain = asdict(column) | {"shares": None}
+    (line,) = [event.detail for event in select_loop_events([make_detection(plain)], app="a")]
+    assert "2013-05-30 ± 86.6 days → 2014-03-26 ± 86.6 days" in line
+    assert build_histogram(plain).summary == ("mean 2013-05-30 ± 86.6 days → mean 2014-03-26 ± 86.6 days")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        ([0.0, 86_400.0], ("1970-01-01", "1970-01-02")),
+        ([0.0, 600.0], ("1970-01-01 00:00", "1970-01-01 00:10")),
+        ([3_600.0, 10 * 86_400.0], ("1970-01-01", "1970-01-11")),
+        ([3_600.0], ("1970-01-01 01:00",)),
+        ([], ()),
+    ],
+)
+def test_date_times_of_the_same_days_are_shown_with_their_time(seconds: list[float], shown: tuple[str, ...]) -> None:
+    assert format_numbers(seconds, is_time=True) == shown
+    assert format_numbers([0.5, 2.0]) == ("0.5", "2")
+
+
+def make_detection(column: dict[str, Any]) -> Event:
+    data: dict[str, Any] = {"agent": "checker", "run": "r", "anomalies": 9, "picked": 0, "columns": [column]}
+    return Event(id=1, at=0.0, type="drift.found", app="a", subject="workflow/d", data=data)
