@@ -54,7 +54,7 @@ class SavedDefinition(BaseModel):
             app=text,
             workflow=definition.workflow.name,
             parameters=definition.parameters,
-            functions=digest_functions(definition.workflow),
+            functions={**definition.functions, **digest_functions(definition.workflow)},
             arguments=digest_arguments(definition.workflow),
             inherited=tuple(sorted({*definition.inherited, *list_inherited_sources(definition.app)})),
             spun=definition.step,
@@ -64,7 +64,13 @@ class SavedDefinition(BaseModel):
         app = load_json(self.app)
         path = None if source is None else Path(source)
         return RunDefinition(
-            app, app.workflow(self.workflow), self.parameters, path, self.spun, inherited=self.inherited
+            app,
+            app.workflow(self.workflow),
+            self.parameters,
+            path,
+            self.spun,
+            functions=self.functions,
+            inherited=self.inherited,
         )
 
 

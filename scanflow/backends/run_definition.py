@@ -31,6 +31,9 @@ class RunDefinition:
     past: str | None = None
     """The run of a spin's inputs."""
 
+    functions: Mapping[str, str] = field(default_factory=dict)
+    """Digests of the steps' functions, where another process has the functions themselves."""
+
     inherited: tuple[str, ...] = ()
     """References to secrets in variables, of parts of the application that are not stored with the run: steps inherit
     the variables."""

@@ -48,6 +48,9 @@ class RunRequest:
     source: Path | None = None
     """The file of ``app``, which is read again when the run is resumed."""
 
+    functions: Mapping[str, str] = field(default_factory=dict)
+    """Digests of the functions of a run's steps, where only the process that sends the request has the functions."""
+
     run: str | None = None
     """A run to continue, or whose step is run again. None: a new run."""
 

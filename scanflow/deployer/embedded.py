@@ -145,7 +145,13 @@ class EmbeddedDeployer(Deployer):
                     f"The workflow {chosen.name!r} is of type 'online': it serves requests and does not finish. Deploy "
                     "it: scanflow deploy"
                 )
-            return RunDefinition(app, self._save_functions(chosen), request.changed_parameters, request.source)
+            return RunDefinition(
+                app,
+                self._save_functions(chosen),
+                request.changed_parameters,
+                request.source,
+                functions=request.functions,
+            )
         past, earlier = self.batch.show(request.run), self.batch.definition(request.run)
         app, workflow = request.app or earlier.app, earlier.workflow
         if request.app is None:
@@ -158,7 +164,8 @@ class EmbeddedDeployer(Deployer):
                 refreshed = [node.name for node in workflow.steps if node.refresh_cache]
                 workflow = current.with_parameters(earlier.parameters).with_refreshed_cache(refreshed)
         if request.step is None:
-            return replace(earlier, app=app, workflow=workflow)
+            functions = {**earlier.functions, **request.functions}
+            return replace(earlier, app=app, workflow=workflow, functions=functions)
         workflow = declare_functions(app, workflow)
         step = request.step.partition(".")[0]  # of one task of a fan-out, too
         workflow.node(step)

@@ -19,6 +19,7 @@ from scanflow.app.plan import Plan
 from scanflow.app.steps import check_parameters
 from scanflow.application_loading import refuse_while_loading
 from scanflow.backends.backend_port import ServiceClient
+from scanflow.backends.definition import digest_functions
 from scanflow.backends.log_reader import LogPart
 from scanflow.backends.output_files import parse_output_files
 from scanflow.backends.run_records import FINAL_STATES, Event, Observer, RunEnded, RunRecord, StepFile
@@ -125,6 +126,8 @@ class RemoteDeployer(Deployer):
             app = find_application(request.run if is_name else self.show(request.run).name)
         body = encode_application(app, self._server)
         if request.step is None:
+            if app is not None:
+                body["functions"] = digest_functions(app.workflow(self.show(request.run).workflow))
             return build_path("runs", request.run, "resume"), body
         body |= {"step": request.step, "parameters": dict(request.parameters)}
         if request.texts:
@@ -328,6 +331,8 @@ def _encode_new_run(request: RunRequest, server: ServerClient) -> dict[str, Any]
         if node.target is not None and node.target.call is not None:
             check_parameters(node.target.call, node.parameters, who=f"Step {node.name!r}")
     about: dict[str, Any] = {"workflow": chosen.name, "parameters": request.changed_parameters}
+    if functions := digest_functions(chosen):
+        about["functions"] = functions
     if request.refresh_cache:
         about["refresh_cache"] = True
     return encode_application(request.application.with_workflow(chosen), server, request.source) | about

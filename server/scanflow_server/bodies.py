@@ -71,6 +71,8 @@ Document = Annotated[dict[str, Any], AfterValidator(check_text), AfterValidator(
 
 Text = Annotated[str, AfterValidator(check_text), Field(max_length=4096)]
 
+Digests = Annotated[dict[str, Annotated[str, Field(max_length=128)]], AfterValidator(check_text)]
+
 
 def _refuse_reserved_key(key: str | None) -> str | None:
     for prefix in (OWN_PREFIX, TEAM_KEYS):
@@ -119,6 +121,9 @@ class RunBody(AppBody):
     parameters: Document = Field(default_factory=dict)
     """Parameters to set: ``epochs`` for every step that has it, ``train.epochs`` for one step."""
 
+    functions: Digests = Field(default_factory=dict)
+    """A digest of each step's function: when the run is resumed, steps whose function was changed are named."""
+
     refresh_cache: bool = False
     """Run cached steps although their outputs are in the cache."""
 
@@ -128,11 +133,15 @@ class ResumeBody(_Body):
 
     application: Document | None = None
     source: Text | None = None
+    functions: Digests = Field(default_factory=dict)
+    """A digest of each step's function."""
 
 
-class SpinBody(ResumeBody):
-    """A step to run again."""
+class SpinBody(_Body):
+    """A step to run again, with an application as in :class:`ResumeBody`."""
 
+    application: Document | None = None
+    source: Text | None = None
     step: Text
     parameters: Document = Field(default_factory=dict)
     texts: Annotated[dict[str, str], AfterValidator(check_text), AfterValidator(refuse_mask)] = Field(

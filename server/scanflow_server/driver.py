@@ -96,7 +96,9 @@ def drive(job: Job, order: Mapping[str, Any], deployer: EmbeddedDeployer) -> Non
         if record.state in FINAL_STATES and (begun or action != "resume"):
             break  # it ended, but its driver was killed before it could record that
         try:
-            record = deployer.run(RunRequest(_load_application(deployer, run, order), run=run), observe=write_event)
+            app = _load_application(deployer, run, order)
+            request = RunRequest(app, functions=order.get("functions") or {}, run=run)
+            record = deployer.run(request, observe=write_event)
             break
         except AlreadyRunningError as error:
             if action == "resume":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +38,7 @@ def request_run(
     if request.refresh_cache:
         definition["refresh_cache"] = True
     sent = {**definition, "workflow": request.workflow, "source": file}
+    definition["functions"] = dict(request.functions)
     once = IdempotentRequest("run", key, None if own else keys.compute_fingerprint(sent))
     if (name := once.find_earlier_target(context.store)) is not None:
         return _ensure_run_entered(context, name)
@@ -98,7 +100,13 @@ def find_begun_run(context: ServerContext, key: str) -> RunRecord | None:
 
 
 def request_resume(
-    context: ServerContext, run: str, *, app: Application | None = None, key: str | None = None, by: str | None = None
+    context: ServerContext,
+    run: str,
+    *,
+    app: Application | None = None,
+    functions: Mapping[str, str] | None = None,
+    key: str | None = None,
+    by: str | None = None,
 ) -> RunRecord:
     """Request that a run resume; AlreadyRunningError: it is running."""
     document = None if app is None else dump_document(app)
@@ -111,7 +119,7 @@ def request_resume(
             wanted = run_store.find(connection, record.name)
             if record.state == "running" or (wanted is not None and wanted.active):
                 raise AlreadyRunningError(f"The run {record.name!r} is running. Watch it: scanflow show {record.name}")
-            asked = DriveRequest(action="resume", application=document, by=by)
+            asked = DriveRequest(action="resume", application=document, functions=dict(functions or {}), by=by)
             if wanted is None:
                 same = record.model_dump(include={"name", "app", "team", "workflow", "created", "source"})
                 run_store.add(connection, RequestedRun(**same, asked=asked))
@@ -276,8 +284,13 @@ def ensure_entered(context: ServerContext, run: RequestedRun) -> None:
         context.deployer.show(run.name)
     except NotFoundError:
         app = None if definition.get("application") is None else load_document(definition["application"])
-        refresh = bool(definition.get("refresh_cache"))
-        request = RunRequest(app, run.workflow, parameters=definition["parameters"], refresh_cache=refresh)
+        request = RunRequest(
+            app,
+            run.workflow,
+            parameters=definition["parameters"],
+            functions=definition.get("functions", {}),
+            refresh_cache=bool(definition.get("refresh_cache")),
+        )
         if run.asked.action == "spin":
             texts = definition.get("texts", {})
             request = replace(request, run=definition["of"], step=definition["step"], texts=texts)

@@ -17,9 +17,11 @@ import httpx2
 import psutil
 import pytest
 
+from scanflow.application_loading import load_application
 from scanflow.deployer import EmbeddedDeployer
 from scanflow.processes.daemon import Daemon
 from scanflow.settings import Settings
+from tests.conftest import Cli
 from tests.http_requests import HTTP
 from tests.server import ServerProcess, load_body
 from tests.waiting import patient, wait_until
@@ -234,7 +236,6 @@ def test_a_resume_with_an_application_of_its_own_keeps_what_the_run_was_started_
     server: ServerProcess, body: dict[str, Any], tmp_path: Path
 ) -> None:
     from scanflow.app.application_files import dump_document
-    from scanflow.application_loading import load_application
 
     app = load_application(str(tmp_path / "app.py"))[0]
     changed = app.with_workflow(app.workflow().with_parameters({"first.word": "two"}))
@@ -249,6 +250,43 @@ def test_a_resume_with_an_application_of_its_own_keeps_what_the_run_was_started_
     assert server.run_events(name)[-1][1]["record"]["state"] == "succeeded"
     assert server.api.get(f"/runs/{name}/steps/second/outputs").json() == {"result": "TWO"}
     assert read_entries(tmp_path)[0] == "first two"
+
+
+FAN_OUT = """
+import scanflow as sf
+
+@sf.step
+def make() -> list[int]:
+    return [1, 2, 3]
+
+@sf.step
+def scale(number: int) -> int:
+    if number == 2:
+        raise ValueError("not mended yet")
+    return number * 10
+
+made = make.bind()
+app = sf.Application(name="fan", workflows=[sf.Workflow(name="w", nodes=[made, scale.map(made)])])
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--app", "fan.py"]], ids=["of its file", "sent"])
+def test_a_step_that_was_edited_before_a_resume_is_named_by_a_server_too(
+    server: ServerProcess, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    """The server's process has no functions: their digests come with the request."""
+    monkeypatch.setenv("SCANFLOW_URL", server.url)
+    monkeypatch.setenv("SCANFLOW_TOKEN", server.token)
+    mended = FAN_OUT.replace("number == 2", "number == 22")
+    for text, edited in ((mended, ["scale"]), (mended.replace("1, 2, 3", "3, 2, 1"), ["make", "scale"])):
+        (tmp_path / "fan.py").write_text(FAN_OUT)
+        assert cli("run", "fan.py", cwd=tmp_path).returncode == 1
+        (tmp_path / "fan.py").write_text(text)
+        resumed = cli("resume", *options, cwd=tmp_path)
+        shown = resumed.stdout + resumed.stderr
+        assert resumed.returncode == 0, shown
+        named = [line.split()[1] for line in shown.splitlines() if "(its code or what that uses) was changed" in line]
+        assert (sorted(named), "scale = [10, 20, 30]" in shown) == (edited, True), shown
 
 
 def test_a_home_and_a_port_have_one_server(server: ServerProcess, tmp_path: Path) -> None:

@@ -136,9 +136,9 @@ class RunsController:
             return False
         if self._context.deployer.show(run.name).state == "running" and run.asked.action != "resume":
             return False  # another process drives it: wait for its end
-        order = {"what": "run", "run": run.name, "team": run.team, "action": run.asked.action}
-        document = run.asked.application
-        job.prepare({**order, "application": document, "settings": self._context.child_settings})
+        order: dict[str, Any] = {"what": "run", "run": run.name, "team": run.team}
+        order |= run.asked.model_dump(include={"action", "application", "functions"})
+        job.prepare({**order, "settings": self._context.child_settings})
         return self._processes.start(job, self._context.environ, command=make_driver_command(job))
 
     def _stop(self, run: RequestedRun, job: Job, *, alive: bool) -> None:

@@ -48,7 +48,14 @@ def run(context: ContextDep, caller: Editor, body: RunBody, key: Key = None) -> 
     source = None if body.source is None else Path(body.source)
     return run_requests.request_run(
         context,
-        RunRequest(app, body.workflow, parameters=body.parameters, source=source, refresh_cache=body.refresh_cache),
+        RunRequest(
+            app,
+            body.workflow,
+            parameters=body.parameters,
+            source=source,
+            functions=body.functions,
+            refresh_cache=body.refresh_cache,
+        ),
         key=caller.scope_key(key),
         by=caller.name,
     )
@@ -92,7 +99,9 @@ def resume(
         if request.application is None
         else read_own_application(context, caller, request.application, request.source)
     )
-    return run_requests.request_resume(context, run, app=app, key=caller.scope_key(key), by=caller.name)
+    return run_requests.request_resume(
+        context, run, app=app, functions=request.functions, key=caller.scope_key(key), by=caller.name
+    )
 
 
 @router.post("/{run}/spin", status_code=201, dependencies=[DEFINITION])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
+from pydantic import Field
 from sqlalchemy import Connection, func, insert, select, update
 
 from scanflow_server.store import usage
@@ -18,6 +19,9 @@ class DriveRequest(Row):
 
     application: dict[str, Any] | None = None
     """The application that a resumed run continues with. None: the one in its file."""
+
+    functions: dict[str, str] = Field(default_factory=dict)
+    """Digests of its steps' functions."""
 
     by: str | None = None
     """The author of the request. None: an agent's action."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import Any, Self
@@ -62,7 +63,7 @@ class RunDocument(BaseModel):
         if app_dir is None:
             return definition
         app = definition.app.replace(app_dir=str(app_dir))
-        return RunDefinition(app, definition.workflow, definition.parameters, definition.source, definition.step)
+        return replace(definition, app=app, inherited=())
 
     def build_manifest(
         self,
