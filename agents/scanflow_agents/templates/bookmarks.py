@@ -29,6 +29,9 @@ Kind = Literal["checked", "labels", "learnt", "changed"]
 KIND = "scanflow.kind"
 RUN_FIELD = "scanflow.run"
 DIGEST = "scanflow.digest"
+MODELS = "scanflow.model_version"
+"""Of recorded predictions: the addresses of the models that made them, ``models:/name/3``, joined by commas."""
+
 PREDICTIONS = f"tags.`{KIND}` = 'predictions'"
 """The filter of tracked runs that are recorded predictions: one for each file of a service."""
 
@@ -91,9 +94,12 @@ def get_check_time(context: Context) -> float:
 
 
 def list_predictions(
-    context: Context, *, filter_string: str, nodes: Sequence[str], after: float, until: float
+    context: Context, *, filter_string: str, nodes: Sequence[str], model: str | None, after: float, until: float
 ) -> list[Run]:
-    """Return the recorded predictions of ``after < end <= until``, the oldest first."""
+    """Return the recorded predictions of ``after < end <= until``, the oldest first.
+
+    ``model``: without ``nodes``, predictions of which it is known that other models made them are left out.
+    """
     workflows = () if context.application is None else context.application.workflows
     runs = list_runs(
         tracker_of(context),
@@ -105,7 +111,13 @@ def list_predictions(
         after=after,
         until=until,
     )
-    return sorted(runs, key=lambda run: (get_end_time(run), run.run_id))
+    chosen = runs if nodes or model is None else [run for run in runs if _may_be_of_model(run, model)]
+    return sorted(chosen, key=lambda run: (get_end_time(run), run.run_id))
+
+
+def _may_be_of_model(run: TrackedRun, model: str) -> bool:
+    addresses = run.tags.get(MODELS, "")
+    return not addresses or any(address.startswith(f"models:/{model}/") for address in addresses.split(","))
 
 
 def select_oldest(runs: Sequence[Run], most: int, *, least: float, size: Callable[[Run], float]) -> list[Run]:

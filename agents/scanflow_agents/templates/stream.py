@@ -28,7 +28,7 @@ from scanflow.errors import InvalidError, NotFoundError
 from scanflow_agents.templates import bookmarks
 from scanflow_agents.templates.checker_template import CHECK
 from scanflow_agents.templates.template_client import report_event, tracker_of
-from scanflow_agents.templates.template_options import Options, bound_call, check_agent
+from scanflow_agents.templates.template_options import Options, bound_call, check_agent, find_checked_model
 
 if TYPE_CHECKING:
     from scanflow.drift.streaming import ScaledStream
@@ -53,7 +53,7 @@ class StreamOptions(Options):
     """The agent that is called when the stream changed. Empty: the change is only reported, as ``stream.changed``."""
 
     nodes: tuple[str, ...] = ()
-    """The services whose predictions are followed. Empty: all."""
+    """The services whose predictions are followed. Empty: all, as for a tracker; without ``checker``, all there are."""
 
     filter_string: str = bookmarks.PREDICTIONS
     """The filter of tracked runs with predictions."""
@@ -113,6 +113,7 @@ def declare(app: Application, agent: Agent) -> None:
         followed = _StreamState(ScaledStream(options.detector))
     except InvalidError as error:
         raise InvalidError(f"Agent {agent.name!r}: {error}") from error
+    model = find_checked_model(app, options.checker)
 
     @sensor(sf.every(seconds=options.interval_s))
     def followed_stream(context: Context) -> StreamReading:
@@ -120,7 +121,7 @@ def declare(app: Application, agent: Agent) -> None:
         nonlocal followed
         begins, numbers, left_out = followed.until is None, 0, 0
         changed: StreamChange | None = None
-        for run in _list_unread(context, options, followed):
+        for run in _list_unread(context, options, followed, model):
             try:
                 values = extract_numbers(arrays_of(tracker_of(context), run.run_id), options.column)
             except (NotFoundError, InvalidError) as error:  # one invalid file does not block the others
@@ -199,14 +200,14 @@ def _list_columns(arrays: Mapping[str, NDArray[Any]], side: str) -> list[str]:
     return sorted(key.removeprefix(side) for key in arrays if key.startswith(side) and not key.endswith(":ends"))
 
 
-def _list_unread(context: Context, options: StreamOptions, followed: _StreamState) -> Sequence[Run]:
+def _list_unread(context: Context, options: StreamOptions, followed: _StreamState, model: str | None) -> Sequence[Run]:
     """Return the files to read, the oldest first; after a start, those since the last change."""
     since = followed.until
     if since is None:
         since = max((note.metrics.get("until", 0.0) for note in bookmarks.list_notes(context, "changed")), default=0.0)
     until = context.clock() - options.settled_s
     runs = bookmarks.list_predictions(
-        context, filter_string=options.filter_string, nodes=options.nodes, after=since, until=until
+        context, filter_string=options.filter_string, nodes=options.nodes, model=model, after=since, until=until
     )
     if followed.until is None:
         return runs[-options.most_runs :]

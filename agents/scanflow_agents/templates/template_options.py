@@ -105,6 +105,15 @@ def check_agent(app: Application, agent: Agent, name: str, parameter: str) -> st
     return name
 
 
+def find_checked_model(app: Application, checker: str) -> str | None:
+    """Return the model of which a checker's workflow detects the drift; None: that is not known."""
+    agents = [agent for agent in app.agents if agent.name == checker]
+    names = {agent.parameters.get("detector_workflow", "detector") for agent in agents}
+    steps = [step for workflow in app.workflows if workflow.name in names for step in workflow.steps]
+    models = (step.parameters.get("model_name") for step in steps)
+    return next((model for model in models if isinstance(model, str)), None)
+
+
 def get_workflow(app: Application, agent: Agent, name: str, parameter: str, *, online: bool = False) -> Workflow:
     """Return a workflow of the application, a batch one unless ``online``."""
     fitting = {workflow.name: workflow for workflow in app.workflows if (workflow.type == "online") == online}

@@ -20,7 +20,7 @@ from scanflow.knowledge.filters import parse_filter
 from scanflow_agents.clock_errors import AHEAD_S
 from scanflow_agents.templates import bookmarks
 from scanflow_agents.templates.template_client import report_event
-from scanflow_agents.templates.template_options import Options, bound_call, check_agent
+from scanflow_agents.templates.template_options import Options, bound_call, check_agent, find_checked_model
 
 
 class TrackerOptions(Options):
@@ -31,7 +31,8 @@ class TrackerOptions(Options):
     """The name of the checker agent."""
 
     nodes: tuple[str, ...] = ()
-    """The services, or steps of batch workflows, whose predictions count. Empty: all."""
+    """The services, or steps of batch workflows, whose predictions count. Empty: all those that the model of
+    :func:`~scanflow.drift.detection` made, or may have made."""
 
     filter_string: str = bookmarks.PREDICTIONS
     """The filter of tracked runs with predictions."""
@@ -80,7 +81,7 @@ class _Handover:
 def declare(app: Application, agent: Agent) -> None:
     options = TrackerOptions.from_agent(agent)
     checker = check_agent(app, agent, options.checker, "checker")
-    least, handed = options.min_predictions, _Handover()
+    model, least, handed = find_checked_model(app, checker), options.min_predictions, _Handover()
     try:
         parse_filter(options.filter_string)
     except UsageError as error:
@@ -96,7 +97,7 @@ def declare(app: Application, agent: Agent) -> None:
         if handed.at > context.clock() + AHEAD_S:  # by a clock that was ahead
             handed.until = handed.at = handed.reported = 0.0
         recorded = bookmarks.list_predictions(
-            context, filter_string=options.filter_string, nodes=options.nodes, after=since, until=until
+            context, filter_string=options.filter_string, nodes=options.nodes, model=model, after=since, until=until
         )
         runs = bookmarks.select_oldest(recorded, options.most_runs, least=least, size=count_predictions)
         now = context.clock()

@@ -270,9 +270,9 @@ class LoopHarness:
 
     # -- what happens
 
-    def log_predictions(self, count: int, *, app: str = "mnist") -> str:
+    def log_predictions(self, count: int, *, app: str = "mnist", **tags: str) -> str:
         self.control_plane.now += 5.0
-        tags = {"scanflow.kind": "predictions", "scanflow.service": "serve"}
+        tags = {"scanflow.kind": "predictions", "scanflow.service": "serve", **tags}
         metrics, at = {"predictions": float(count)}, datetime.fromtimestamp(self.control_plane.now, UTC)
         run = self.tracker.log_run(
             app, "data", name="predictions", metrics=metrics, tags=tags, started_at=at, ended_at=at
@@ -369,7 +369,8 @@ def application(folder: Path, parameters: Mapping[str, Mapping[str, Any]] | None
     names = ("tracker", "checker", "planner", "executor", *(["stream"] if "stream" in options else []))
     agents = [sf.Agent(name=name, template=name, parameters=options.get(name, {})) for name in names]
     train = Executor(name="train", mainfile="t.py", parameters={"labels": "", "model_uri": "", "evaluate": ""})
-    detect = Executor(name="detect", mainfile="d.py", parameters={"run_ids": [], "detector": "ks", "reference": ""})
+    about = {"run_ids": [], "detector": "ks", "reference": "", "model_name": "mnist_cnn"}
+    detect = Executor(name="detect", mainfile="d.py", parameters=about)
     cnn = sf.Service(name="cnn", model="models:/mnist_cnn@champion")
     other = sf.Service(name="small", implementation="small.py:Small")
     return sf.Application(

@@ -17,6 +17,7 @@ from scanflow.knowledge.labelled_points import read_json
 from scanflow.plugins import list_plugins
 from scanflow.text.failures import Failure
 from scanflow_agents.templates import load_declared
+from scanflow_agents.templates.template_options import find_checked_model
 from tests.unit.agents.templates.fakes import LoopHarness
 
 
@@ -54,6 +55,42 @@ def test_a_tracker_that_has_handed_predictions_over_does_not_at_once_again(harne
     sample = Sample(id="s", agent="tracker", sensor="any", at=0.0, value=value, cause="c")
     evaluation = evaluate(strategy, sample, DecisionContext(app="mnist", team="data", at=0.0))
     assert (evaluation.held, evaluation.error) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("models", "counted"),
+    [
+        ("models:/mnist_cnn/3", True),
+        ("models:/other/1,models:/mnist_cnn/2", True),
+        ("models:/mnist_cnn_small/3", False),
+        ("models:/other/1", False),
+        ("", True),
+    ],
+)
+def test_a_tracker_counts_what_the_model_predicted_whose_drift_is_detected(
+    harness: LoopHarness, models: str, counted: bool
+) -> None:
+    """A service of another model in the same application has data of its own."""
+    own = harness.log_predictions(600)
+    id = harness.log_predictions(700, **{"scanflow.model_version": models, "scanflow.service": "spare"})
+    counts = harness.fire("tracker", "count_number_of_predictions")
+    assert counts["run_ids"] == [own, id] if counted else [own]
+    assert counts["predictions"] == (1300 if counted else 600)
+    harness.parameters = {"spare": {}, "tracker": {"nodes": ["spare"]}}
+    named = harness.fire("tracker", "count_number_of_predictions")
+    assert named["run_ids"] == [id], "who names a service means it"
+
+
+def test_the_model_of_a_checker_is_that_of_its_workflow() -> None:
+    detectors = [sf.drift.detection(model=model, name=name) for model, name in (("a", "detector"), ("b", "second"))]
+    agents = [
+        sf.Agent(name="checker", template="checker"),
+        sf.Agent(name="other", template="checker", parameters={"detector_workflow": "second"}),
+        sf.Agent(name="own", template="checker", parameters={"detector_workflow": "third"}),
+    ]
+    app = sf.Application(name="two", workflows=detectors, agents=agents)
+    names = ("checker", "other", "own", "nobody", "")
+    assert [find_checked_model(app, name) for name in names] == ["a", "b", None, None, None]
 
 
 def test_what_one_strategy_of_the_executor_has_put_to_use_the_other_may_replace(harness: LoopHarness) -> None:
