@@ -40,6 +40,7 @@ from scanflow.knowledge.labelled_points import LABELS_FILE, OF_LABELS, read_json
 from scanflow.knowledge.mlflow import mlflow_models
 from scanflow.modules import load_function
 from scanflow.outputs import output, output_dir
+from scanflow.tables.columns import replace_columns
 
 DIRECTIONS = 16  # in which samples are told apart, so that those picked are of many kinds
 MAX_LISTED = 20
@@ -183,7 +184,7 @@ def restore_times(like: Samples, x: Samples) -> Samples:
             _, times[name], note = convert_to_same_kind(str(name), like[name].to_numpy(), texts)
             if times[name].dtype.kind == "O":
                 print(note)
-    return x.assign(**times) if times else x
+    return replace_columns(x, times)
 
 
 def restore_missing(like: Samples, x: Samples) -> Samples:
@@ -192,7 +193,7 @@ def restore_missing(like: Samples, x: Samples) -> Samples:
     if not is_table(x):
         return x
     texts = [name for name in x.columns if x[name].dtype.kind == "O" and not (like[name] == "").any()]
-    return x.assign(**{name: x[name].where(x[name] != "", None) for name in texts}) if texts else x
+    return replace_columns(x, {name: x[name].where(x[name] != "", None) for name in texts})
 
 
 def drop_repeated_pictures(data: PredictionData) -> PredictionData:

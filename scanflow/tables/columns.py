@@ -34,6 +34,17 @@ def get_format(path: Path) -> str:
     return ending
 
 
+def replace_columns(frame: Any, columns: Mapping[Any, Any]) -> Any:
+    """Return a DataFrame with other values in some columns: a copy, unless there are none.
+
+    ``DataFrame.assign`` takes them as arguments by name, and so no column ``self``.
+    """
+    changed = frame.copy(deep=False) if columns else frame
+    for name, values in columns.items():
+        changed[name] = values
+    return changed
+
+
 def list_members(archive: zipfile.ZipFile) -> list[str]:
     """Return the names of the files in an archive, without those that a Mac adds."""
     return [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX/")]

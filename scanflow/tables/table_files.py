@@ -33,6 +33,7 @@ from scanflow.tables.columns import (
     format_number,
     get_format,
     list_members,
+    replace_columns,
 )
 from scanflow.tables.delimited import FALLBACK_ENCODING, HEAD_BYTES, Dialect, describe_fallback, guess_dialect
 from scanflow.tables.texts import (
@@ -139,7 +140,7 @@ def _read_typed(read: Callable[..., pd.DataFrame], content: bytes) -> pd.DataFra
     frame = read(io.BytesIO(content))
     if names := [name for name in frame.columns if isinstance(name, str) and has_large(frame[name])]:
         exact = read(io.BytesIO(content), columns=names, dtype_backend="numpy_nullable")
-        frame = frame.assign(**{name: exact[name] for name in names if exact[name].dtype.kind in "iu"})
+        frame = replace_columns(frame, {name: exact[name] for name in names if exact[name].dtype.kind in "iu"})
     return frame
 
 

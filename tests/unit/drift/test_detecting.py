@@ -42,6 +42,17 @@ def test_empty_text_is_a_missing_value_unless_the_training_data_has_it() -> None
     assert restore_missing(pictures, pictures) is pictures
 
 
+def test_a_column_may_have_the_name_of_an_argument() -> None:
+    """``self`` is one of each method: ``DataFrame.assign`` refuses it."""
+    days = pd.date_range("2026-01-01", periods=2)
+    frame = pd.DataFrame({"self": ["yes", None], "data": days, 7: ["a", None]})
+    sent = pd.DataFrame({"self": ["yes", ""], "data": days.astype(str), 7: ["a", ""]})
+    restored = restore_missing(frame, restore_times(frame, sent))
+    assert restored.isna().to_numpy().tolist() == frame.isna().to_numpy().tolist()
+    assert restored["data"].tolist() == days.tolist()
+    assert sent["self"].tolist() == ["yes", ""], "what was sent is left alone"
+
+
 @pytest.mark.parametrize(
     "write", [str, pd.Timestamp.isoformat, lambda day: day.strftime("%Y-%m-%d"), lambda day: f"{day.isoformat()}Z"]
 )
