@@ -74,7 +74,7 @@ def fit_inputs(
     """Return a caller's input with the declared types, where no value changes by that; the server refuses the others.
 
     Args:
-        inputs: A list of rows or records, a DataFrame, or a mapping of names to columns.
+        inputs: A list of rows or records, a DataFrame, or a mapping of names to columns, or to the values of one row.
         declared: The service's inputs.
         read_texts: Reads columns as the text that stands in the file.
 
@@ -83,7 +83,7 @@ def fit_inputs(
     """
     if (elements := _write_elements(inputs, declared)) is not None:
         return elements
-    inputs = name_columns(inputs)
+    inputs = _wrap_row(name_columns(inputs), declared)
     types = {str(tensor["name"]): str(tensor["datatype"]) for tensor in declared}
     inputs = _name_by_place(inputs, types)
     if not isinstance(inputs, Mapping):
@@ -107,6 +107,18 @@ def fit_inputs(
         else value
         for name, value in given.items()
     }
+
+
+def _wrap_row(inputs: Any, declared: Declared) -> Any:
+    """Return a mapping of names to single values as columns of one row, if columns are declared; others as they are."""
+    takes_columns = bool(declared) and all(tensor.get("shape") for tensor in declared)
+    if not (takes_columns and isinstance(inputs, Mapping) and inputs and all(map(_is_single, inputs.values()))):
+        return inputs
+    return {name: [value] for name, value in inputs.items()}
+
+
+def _is_single(value: Any) -> bool:
+    return isinstance(value, str | bytes) or not hasattr(value, "__iter__")
 
 
 def _name_by_place(inputs: Any, names: Iterable[str]) -> Any:

@@ -326,3 +326,15 @@ def test_a_data_frame_and_records_are_named_columns() -> None:
     assert name_columns([{"b": 1.5, "a": "x"}]) == {"b": [1.5], "a": ["x"]}
     for other in ([[1, 2]], {"a": [1]}, [], np.zeros(3)):
         assert name_columns(other) is other
+
+
+def test_a_mapping_of_names_to_single_values_is_one_row() -> None:
+    row = {"age": 30, "code": "007", "when": pd.Timestamp("2026-11-30"), "gone": None, "share": np.float64(0.5)}
+    declared = declare(age="FP64", code="BYTES", when="BYTES", gone="FP64", share="FP64")
+    single, listed = fit_inputs(row, declared), fit_inputs({name: [value] for name, value in row.items()}, declared)
+    assert repr(single) == repr(listed)
+    assert np.shape(single["age"]) == (1,)
+    scalar = [{"name": "age", "datatype": "FP64", "shape": []}]
+    assert np.shape(fit_inputs({"age": 30}, scalar)["age"]) == (), "a service may take one number"
+    assert np.shape(fit_inputs({"age": 30}, [])["age"]) == ()
+    assert fit_inputs({"a": 1, "b": 2}, [{"name": "x", "datatype": "FP64", "shape": [-1, 2]}])["x"].tolist() == [[1, 2]]
