@@ -24,6 +24,7 @@ STYLES: dict[Kind, tuple[str, str, str]] = {
     "gate": ("violet", "diamond", "judged"),
     "promotion": ("green", "square", "promotions"),
     "revert": ("red", "cross", "reverts"),
+    "failure": ("amber", "cross", "failures"),
     "other": ("soft", "square", "events"),
 }
 """The colour and the shape of each kind, and its name in the plural."""

@@ -42,6 +42,7 @@ def report_page(app: str, events: Sequence[Event], labels: Sequence[Mapping[str,
         [label for label in labels if label.get("run") == event.data.get("run")] for event in detections
     )
     read: dict[str, Any] = {
+        "marked": select_loop_events(own, app=app),
         "asked": request_counts(events),
         "answers": count_answers(own, labelled),
         "columns": next(filter(None, map(list_drifted_columns, detections)), []),

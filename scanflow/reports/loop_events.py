@@ -371,11 +371,11 @@ _FORMATTERS: Mapping[str, Callable[[Event], LoopEvent | None]] = {
         event, "promotion", f"V{event.data.get('version')} is the champion", detail=_format_action(event)
     ),
     "model.rejected": lambda event: _build_loop_event(
-        event, "revert", f"V{event.data.get('version')} rejected", detail=_format_action(event)
+        event, "gate", f"V{event.data.get('version')} rejected", detail=_format_action(event)
     ),
     "intent": _format_intent,
     "action.failed": lambda event: _build_loop_event(
-        event, "revert", f"{_format_call(event)}: failed", detail=str(event.data.get("error", ""))
+        event, "failure", f"{_format_call(event)}: failed", detail=str(event.data.get("error", ""))
     ),
     "action.reverted": lambda event: _build_loop_event(
         event, "revert", f"{_format_call(event)}: reverted", detail=_format_action(event)

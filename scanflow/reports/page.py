@@ -32,6 +32,7 @@ def render_report(
     *,
     title: str,
     events: Sequence[LoopEvent],
+    marked: Sequence[LoopEvent] | None = None,
     versions: Sequence[Version],
     asked: Sequence[RequestCounts] = (),
     answers: Sequence[ScoredAnswers] = (),
@@ -48,6 +49,7 @@ def render_report(
 ) -> str:
     """Render the report page, without scripts and external resources; missing data is named as such.
 
+    ``marked`` are the events that plots over time have lines for, if they are of the model shown; None: all.
     ``counted`` is a sentence on which ``answers`` are known; ``columns`` are as ``drift.found`` has them, ``picked`` as
     the label queue has them. ``facts`` are shown first; without them, what can be counted is. ``lead`` is a sentence,
     ``links`` are where the tracker shows runs and versions, and ``devices`` the GPUs of runs, where they had some. All
@@ -59,7 +61,7 @@ def render_report(
     span = (min(times), max(times)) if times else (0.0, 0.0)
     first, last = (format_time(end, LONG, zone) for end in span)
     when = f"From {first} to {last}. All times are {format_time(span[1], '%Z', zone)}."
-    marks = sections.build_event_lines(events)
+    marks = sections.build_event_lines(events if marked is None else marked)
     history = _render_plot(POINTS, sections.draw_history, versions) if versions else render_missing(_NOT_COMPARED)
     draw_lanes = partial(draw_agent_lanes, zone=zone)
     activity = _render_plot(LANES, draw_lanes, events) if events else render_missing("No activity yet.")

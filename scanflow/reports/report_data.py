@@ -6,7 +6,9 @@ from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
-Kind = Literal["predictions", "call", "detection", "look", "label", "retrain", "gate", "promotion", "revert", "other"]
+Kind = Literal[
+    "predictions", "call", "detection", "look", "label", "retrain", "gate", "promotion", "revert", "failure", "other"
+]
 """``detection``: a detection found drift; ``look``: a detection found none."""
 
 

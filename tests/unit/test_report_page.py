@@ -389,6 +389,7 @@ def test_versions_of_another_model_of_the_application_are_left_out() -> None:
     events = [make_drift_event(1, "a-b-0"), other, EVIDENCED, PROMOTED]
     page = report_page("shop", events, labels("a-b-0", 1, 1))
     assert ("V1: 100.0%" in page, "V7: 100.0%" in page) == (True, False)
+    assert ("V2 in use" in page, "V7 in use" in page, "V7 is the champion" in page) == (True, False, True)
     assert verdicts(page) == ["V2 was trained on it and promoted; no detection has checked the result yet."]
 
 

@@ -57,7 +57,7 @@ def make_evaluation_event(
         (make_evaluation_event(2, 0.9, 0.93), "gate", "V2 0.930 > 0.900: better"),
         (make_evaluation_event(2, 0.9, 0.9, better=False), "gate", "V2 0.900 ≤ 0.900: not better"),
         (event("model.promoted", "executor", version=2, action="abc"), "promotion", "V2 is the champion"),
-        (event("model.rejected", "executor", version=2, why="it fails"), "revert", "V2 rejected"),
+        (event("model.rejected", "executor", version=2, why="it fails"), "gate", "V2 rejected"),
         (
             event("intent", subject="workflow/training", verdict="act", primitive="run_workflow"),
             "call",
@@ -80,7 +80,7 @@ def make_evaluation_event(
             "revert",
             "changes the model of serve: reverted",
         ),
-        (event("action.failed", subject="run/x", primitive="pause_run"), "revert", "pause run x: failed"),
+        (event("action.failed", subject="run/x", primitive="pause_run"), "failure", "pause run x: failed"),
     ],
 )
 def test_each_thing_has_its_kind_and_its_text(happened: Event, kind: str, text: str) -> None:
