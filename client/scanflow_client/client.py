@@ -33,7 +33,7 @@ from scanflow_client.listing import Listing
 from scanflow_client.measuring_client import MeasuringClient
 from scanflow_client.notebook import register
 from scanflow_client.program import resolve_application
-from scanflow_client.progress import show_run_progress, show_service_changes
+from scanflow_client.progress import is_notebook, show_run_progress, show_service_changes
 from scanflow_client.run_handle import RunHandle
 from scanflow_client.task_logs import format_heading, iterate_task_blocks, select_logged_tasks
 
@@ -450,5 +450,5 @@ def _print_line(line: str) -> None:
 
 def _require_success(record: RunRecord) -> RunRecord:
     if record.state == "failed":
-        raise StepFailedError("\n".join(format_failure(record)))
+        raise StepFailedError("\n".join(format_failure(record, in_notebook=is_notebook(sys.stdout))))
     return record

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -67,6 +68,7 @@ def test_a_run_that_fails_shows_its_table_and_then_the_users_frames(kernel: Kern
     shown = "\n".join(reply["traceback"])
     assert "notebook cell:10 in square: return 12 // (2 - number) if number else 0" in shown
     assert "ZeroDivisionError" in shown
+    assert re.search(r"Continue from here: client.resume\('[a-z0-9-]+', app=app\)", shown)
     assert "scanflow_client" not in shown
 
 

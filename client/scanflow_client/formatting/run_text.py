@@ -68,8 +68,11 @@ def _format_again(tasks: Sequence[str], why: str) -> str:
     return f"run again, as {why}: {', '.join(tasks[:MAX_AGAIN])}{more}"
 
 
-def format_failure(record: RunRecord) -> list[str]:
-    """Return the failure of a run in at most 12 lines: the user's frames, the root cause, the next command."""
+def format_failure(record: RunRecord, *, in_notebook: bool = False) -> list[str]:
+    """Return the failure of a run in at most 12 lines: the user's frames, the root cause, the next command.
+
+    ``in_notebook``: the functions of a run without a file are in cells, which a shell does not have.
+    """
     failed = [task for task in record.tasks if task.state == "failed" and task.failure is not None]
     if not failed and not record.tasks and record.error is None:  # as in a list of runs, which has no steps
         return [f"See why: scanflow show {record.name}"]
@@ -81,7 +84,8 @@ def format_failure(record: RunRecord) -> list[str]:
     attempts = f" after {first.attempts} attempts" if first.attempts > 1 else ""
     head = f"{MARKS['failed']} {first.task} failed{attempts}: {first.failure.summary}{others}"
     tail = [f"See more: scanflow logs {record.name} {first.task}"] if first.attempts else []
-    tail.append(f"Continue from here: scanflow resume {record.name}")
+    call, command = f"client.resume({str(record.name)!r}, app=app)", f"scanflow resume {record.name}"
+    tail.append(f"Continue from here: {call if in_notebook and record.source is None else command}")
     most = MAX_FAILURE_LINES - 1 - len(tail)
     return [head, *(f"  {line}" for line in first.failure.lines()[-most:]), *tail]
 
