@@ -17,8 +17,8 @@ from scanflow.errors import UnsupportedError
 from scanflow.modules import is_library_file, use_folder
 
 _lock = Lock()
-used_folders: list[Path] = []
-"""The folders whose modules models of this process were loaded with."""
+used_folders: dict[Path, str] = {}
+"""The folders whose modules models of this process were loaded with, the newest last, and what each model is called."""
 
 
 def list_code_folders(folder: Path, flavors: Mapping[str, Any]) -> list[Path]:
@@ -38,11 +38,12 @@ def use_code(folder: Path, who: str) -> None:
     with _lock:
         own = _read_modules(folder)
         others = {other: _read_modules(other) for other in used_folders if other != folder}
+        who_before = {other: f"{name[:1].lower()}{name[1:]}" for other, name in used_folders.items()}
         rivals = {other: _list_rivals(own, modules) for other, modules in others.items()}
         for place, names in ((folder, set().union(*rivals.values())), *rivals.items()):
             if late := next(_iterate_late_imports(place, names), None):
                 is_own = place == folder
-                where = "this version" if is_own else "the version that was loaded before"
+                where = "this version" if is_own else f"{who_before[place]}, which was loaded before,"
                 remedy = (
                     "Import it at the top of its file and log the model again, or deploy this version alone:"
                     if is_own
@@ -54,7 +55,8 @@ def use_code(folder: Path, who: str) -> None:
                     "deploy."
                 )
         use_folder(folder)
-        used_folders[:] = [*(other for other in used_folders if other != folder), folder]
+        used_folders.pop(folder, None)
+        used_folders[folder] = who
 
 
 def warn_of_borrowed_code(loaded: Iterable[str], folder: Path, who: str) -> str:

@@ -31,7 +31,7 @@ class Shift(TransformerMixin, BaseEstimator):
 @pytest.fixture(autouse=True)
 def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(model_code, "used_folders", [])
+    monkeypatch.setattr(model_code, "used_folders", {})
     monkeypatch.setattr("scanflow.modules.user_folders", set())
     before = set(sys.modules)
     yield
@@ -121,7 +121,7 @@ def test_a_version_that_imports_its_module_within_a_function_is_not_mixed_with_a
         (tmp_path / version).mkdir()
         (tmp_path / version / "late.py").write_text(f"def answer():\n{where}    return {version!r}\n")
     use_code(tmp_path / "a", "version 1")
-    with pytest.raises(UnsupportedError, match=r"^version 2 cannot .*: late.py of the version that was loaded before"):
+    with pytest.raises(UnsupportedError, match=r"^version 2 cannot .*: late.py of version 1, which was loaded before,"):
         use_code(tmp_path / "b", "version 2")
     model_code.used_folders.clear()
     use_code(tmp_path / "b", "version 2")
