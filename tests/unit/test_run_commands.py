@@ -87,6 +87,8 @@ app = sf.Application(name="a", workflows=[sf.Workflow(name="w", nodes=[half.bind
     assert quick_cli("run", str(tmp_path / "odd.py")).returncode == 1
     assert quick_cli("resume", "--app", str(tmp_path / "even.py")).returncode == 0
     assert Client(progress=False).output("half") == 2
+    again = quick_cli("resume")  # perhaps in the folder of another application, whose run is not the newest
+    assert (again.returncode, "of a:w, succeeded, and has nothing to continue" in again.stderr) == (2, True)
 
 
 class InterruptedTwice:

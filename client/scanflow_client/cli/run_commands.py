@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from scanflow.errors import NotFoundError, ScanflowError, StepFailedError, UnsupportedError, did_you_mean
+from scanflow.errors import NotFoundError, ScanflowError, StepFailedError, UnsupportedError, UsageError, did_you_mean
 from scanflow_client.cli.command_options import (
     GraphOption,
     JsonOption,
@@ -61,7 +61,7 @@ def resume(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Continue a run. Finished steps are kept, running ones adopted, failed ones run again.
+    """Continue a run, by default the newest if it did not succeed. Finished steps are kept, failed ones run again.
 
     Examples:
         scanflow resume
@@ -69,9 +69,16 @@ def resume(
     """
     from scanflow.application_loading import load_application
     from scanflow.deployer import RunRequest
+    from scanflow.deployer.deployer_port import LATEST
 
     application, source = (None, None) if app is None else load_application(app)[:2]
-    watch(open_deployer(), RunRequest(application, run=name, source=source), as_json)
+    deployer = open_deployer()
+    if name == LATEST and (newest := deployer.show(name)).state == "succeeded":
+        raise UsageError(
+            f"The newest run, {newest.name} of {newest.app}:{newest.workflow}, succeeded, and has nothing to continue. "
+            "Name the run: scanflow runs"
+        )
+    watch(deployer, RunRequest(application, run=name, source=source), as_json)
 
 
 def spin(
