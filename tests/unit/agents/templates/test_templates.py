@@ -67,7 +67,7 @@ def test_a_tracker_that_has_handed_predictions_over_does_not_at_once_again(harne
         ("", True),
     ],
 )
-def test_a_tracker_counts_what_the_model_predicted_whose_drift_is_detected(
+def test_a_tracker_counts_predictions_of_the_model_that_is_checked_for_drift(
     harness: LoopHarness, models: str, counted: bool
 ) -> None:
     """A service of another model in the same application has data of its own."""
