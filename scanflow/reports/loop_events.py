@@ -298,7 +298,8 @@ def _format_unknown_drift(event: Event) -> LoopEvent:
 
 def _format_labels(event: Event) -> LoopEvent:
     count = _as_number(event.data.get("count"))
-    return _build_loop_event(event, "label", f"{count:,} labels", count=count, detail=f"by {event.data.get('by')}")
+    text = f"{count:,} label{'' if count == 1 else 's'}"
+    return _build_loop_event(event, "label", text, count=count, detail=f"by {event.data.get('by')}")
 
 
 def format_verdict(data: Mapping[str, Any]) -> str:

@@ -54,6 +54,7 @@ def make_evaluation_event(
             "drift unknown: 5 detections of the same predictions failed",
         ),
         (event("labels.given", None, count=100, by="ada"), "label", "100 labels"),
+        (event("labels.given", None, count=1, by="ada"), "label", "1 label"),
         (make_evaluation_event(2, 0.9, 0.93), "gate", "V2 0.930 > 0.900: better"),
         (make_evaluation_event(2, 0.9, 0.9, better=False), "gate", "V2 0.900 ≤ 0.900: not better"),
         (event("model.promoted", "executor", version=2, action="abc"), "promotion", "V2 is the champion"),
