@@ -71,6 +71,12 @@ class CanaryPolicy(Record):
     within_s: float = 600.0
     """Remove the canary if it has not answered that many requests within this many seconds."""
 
+    @property
+    def rule(self) -> str:
+        """The rule as ``scanflow traffic --promote-if`` takes it: ``errors<=1x+0.01``."""
+        slack = f"+{self.slack:g}" if self.slack else ""
+        return f"{self.metric}<={self.ratio:g}x{slack}"
+
 
 class InstanceRecord(Record):
     """One instance. A backend may add details of its own, such as process ids."""
@@ -243,6 +249,9 @@ class ServiceRecord(Record):
 
     previous_models: dict[str, str] = Field(default_factory=dict)
     """The models of that definition, as ``models`` of a revision; with a canary those that stay."""
+
+    policy: CanaryPolicy | None = None
+    """The rule that promotes or removes its canary; None: there is none, or a person decides."""
 
     tracker: str | None = None
     """The address of its application's tracker; None: the default one."""

@@ -62,6 +62,7 @@ def report(
         shape=definition.shape.model_copy(update={"instances": count}),
         previous=desired.previous is not None or definition.canary is not None,
         previous_models=_list_previous_models(desired),
+        policy=definition.policy,
         tracker=definition.tracker_uri,
         backup=definition.serving.backup,
         ready=ready,

@@ -309,12 +309,14 @@ def test_a_judged_canary_is_taken_back_when_it_fails_and_promoted_when_it_does_n
     rule = CanaryPolicy(metric="errors", after_requests=20, within_s=patient(120))
 
     def try_canary(version: str) -> str:
-        services.change(model=f"models:/sums/{version}", weight=0.5, policy=rule)
+        assert services.change(model=f"models:/sums/{version}", weight=0.5, policy=rule).policy == rule
         with under_load(url, connections=2, rate=100) as load:
             wait_until(lambda: len(services.local.service("w").revisions) == 1, "it is judged")
             load.stop()
             load.read_result(timeout_s=patient(120))
-        return services.local.service("w").revisions[0].models["model"]
+        judged = services.local.service("w")
+        assert judged.policy is None
+        return judged.revisions[0].models["model"]
 
     assert try_canary("2") == "models:/sums/1"
     assert try_canary("3") == "models:/sums/3"

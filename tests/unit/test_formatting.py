@@ -23,7 +23,14 @@ from scanflow.agent.trigger_text import format_trigger
 from scanflow.app.plan import UNBOUNDED, Plan, PlannedInstance, PlannedStep
 from scanflow.app.quantities import format_count
 from scanflow.backends.run_records import EnvironmentReady, RunRecord, StepFile, TaskEnded, TaskRecord, Waiting
-from scanflow.backends.service_records import Explanation, InstanceRecord, RevisionRecord, ServiceRecord, Shape
+from scanflow.backends.service_records import (
+    CanaryPolicy,
+    Explanation,
+    InstanceRecord,
+    RevisionRecord,
+    ServiceRecord,
+    Shape,
+)
 from scanflow.images.building import ImageRecord
 from scanflow.images.recipe import Recipe
 from scanflow.images.recipes import PlannedImage
@@ -245,6 +252,7 @@ def test_services() -> None:
     without_gpu = service(instances=[waits], error="ended by signal 9")
     denied = service(instances=[], error="the quota is exceeded")
     classes = service(revisions=[RevisionRecord(id="r7")])
+    judged = service(revisions=[CURRENT, CANARY], policy=CanaryPolicy(slack=0.01))
     explanation = Explanation(
         service="digits", at=NOW, metric="rps", sample=31.0, target=20, up=20, down=16, instances=2, wanted=4,
         formula="ceil(2 x 31.0 / 20.0) = 4, at most max=3", decision="add 1",
@@ -253,6 +261,7 @@ def test_services() -> None:
         *("# list", *service_text.format_services([many, backup, service(revisions=[CURRENT, SHADOW]), classes])),
         *("# one", *service_text.format_service(many)),
         *("# canary", *service_text.format_service(service(revisions=[CURRENT, CANARY]))),
+        *("# a rule", *service_text.format_service(judged)),
         *("# backup", *service_text.format_service(backup)),
         *("# a failed change", *service_text.format_service(wrong)),
         *("# a lost GPU", *service_text.format_service(without_gpu)),

@@ -338,6 +338,7 @@ def test_what_is_no_share_is_refused(text: str) -> None:
 )
 def test_a_rule_compares_with_the_current_version(text: str, rule: CanaryPolicy) -> None:
     assert parse_rule(text, after=500) == rule
+    assert parse_rule(rule.rule, after=500) == rule, "as it is shown"
     assert parse_rule(text, after=500, within_s=60) == rule.model_copy(update={"within_s": 60})
 
 

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scanflow.app.quantities import format_count
+from scanflow.app.quantities import format_count, format_duration
 from scanflow.backends.device_text import format_uses
 from scanflow.backends.service_records import Explanation, InstanceRecord, RevisionRecord, ServiceRecord, Shape
 from scanflow.pki import find_authority_file, find_client_certificate
@@ -71,10 +71,22 @@ def format_service(record: ServiceRecord) -> Screen:
     screen: list[str | Table] = [format_service_line(record), *_format_errors(record)]
     screen += format_instances(record.instances, bound=record.shape.affinity in {"cpumem", "cpumempin"})
     screen.append(format_revisions(record.revisions))
+    screen += _format_policy(record)
     if record.recorded or record.dropped:
         dropped = f", {record.dropped} dropped" if record.dropped else ""
         screen.append(f"Predictions recorded in the tracker: {record.recorded}{dropped}")
     return [*screen, _suggest_command(record)]
+
+
+def _format_policy(record: ServiceRecord) -> list[str]:
+    """Return what decides on the canary, and how far that is; none if a person does."""
+    policy, canary = record.policy, next((each for each in record.revisions if each.role != "current"), None)
+    if policy is None or canary is None:
+        return []
+    answered = format_count(canary.requests - canary.invalid, "request")
+    limit = format_duration(policy.within_s)
+    then = f"With {policy.after_requests} within {limit} it is promoted if {policy.rule}, and else removed."
+    return [f"The canary {canary.id} has answered {answered}. {then}"]
 
 
 def format_instances(instances: Sequence[InstanceRecord], *, bound: bool = True) -> Screen:
@@ -182,7 +194,8 @@ def _suggest_command(record: ServiceRecord) -> str:
     if record.state in {"failed", "degraded"}:
         return f"See why: scanflow logs {record.name}"
     if any(revision.role != "current" for revision in record.revisions):
-        return f"Decide: scanflow promote {record.name}, or scanflow rollback {record.name}"
+        decide = "Decide" if record.policy is None else "Or decide now"
+        return f"{decide}: scanflow promote {record.name}, or scanflow rollback {record.name}"
     return f"Request a prediction: scanflow predict {record.name} --help"
 
 

@@ -371,6 +371,7 @@ class MemoryOnline:
             ready=len(service.logs),
             instances=tuple(InstanceRecord(instance=name, state="ready") for name in service.logs),
             revisions=tuple(revisions),
+            policy=service.policy,
             scaling=definition.scaling,
             source=definition.source,
             created=service.created,

@@ -75,7 +75,7 @@ def load_service(request: PageRequest) -> PageView:
     actions = list_actions(request, target=subject, team=record.team, limit=_MAX_CHANGES)
     events = list_events(request, type=types, subject=subject, app=record.app, team=record.team, limit=_MAX_EVENTS)
     canary = next((revision for revision in record.revisions if revision.role != "current"), None)
-    policy = None if canary is None else find_policy(actions)
+    policy = None if canary is None else record.policy
     return PageView.make(
         f"Service {record.name}",
         f"scanflow services {record.name}",
@@ -101,13 +101,6 @@ def get_service(request: PageRequest) -> ServiceRecord:
     """Return the service of a page's address; NotFoundError: there is none, or it is another team's."""
     name = check_own_service(request.context, request.caller, request.parameters["name"])
     return service_routes.service(request.context, request.caller, name)
-
-
-def find_policy(actions: Sequence[Action]) -> CanaryPolicy | None:
-    """Return the rule of the canary that the newest change sent a share; None: a person promotes it. Pure."""
-    changes = (action.intent.arguments for action in actions if action.state in {"running", "succeeded"})
-    policy = next((arguments.get("policy") for arguments in changes if arguments.get("model")), None)
-    return None if policy is None else CanaryPolicy.model_validate(policy)
 
 
 def _plan_load_drawing(

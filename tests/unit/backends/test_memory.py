@@ -100,10 +100,12 @@ def test_a_canary_gets_its_share_and_is_promoted(deployer: EmbeddedDeployer) -> 
 def test_a_policy_removes_a_canary_that_fails(deployer: EmbeddedDeployer) -> None:
     deployer.deploy(Deployment(serving))
     policy = CanaryPolicy(metric="errors", after_requests=2)
-    deployer.change("serve", ServiceChange(model="models:/times/13", shadow=True, policy=policy))
+    change = ServiceChange(model="models:/times/13", shadow=True, policy=policy)
+    assert deployer.change("serve", change).policy == policy
     for _ in range(2):
         assert predict(deployer, "serve", [3]).outputs["output"].tolist() == [3]
     assert [revision.role for revision in deployer.service("serve").revisions] == ["current"]
+    assert deployer.service("serve").policy is None
 
 
 def test_a_graph_routes_and_combines(deployer: EmbeddedDeployer, tmp_path: Path) -> None:
