@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
-SECONDS_PER_DAY: Final = 86_400
+_DAY_S: Final = 86_400
+_YEARS_1_TO_9999: Final = (-62_135_596_800.0, 253_402_300_799.0)
+"""In seconds since the epoch: what Python has dates for. NumPy has more."""
 
 _MIN_DAYS: Final = 2
 """Date-times closer together than this get their time of day, unless all are at midnight."""
@@ -18,7 +20,7 @@ def format_mean(mean: float, sd: float | None, *, is_time: bool = False) -> str:
     if not is_time:
         return f"{mean:.3g}" if sd is None else f"{mean:.3g} ± {sd:.3g}"
     day = str(_read_time(mean).date())
-    return day if sd is None else f"{day} ± {sd / SECONDS_PER_DAY:.3g} days"
+    return day if sd is None else f"{day} ± {sd / _DAY_S:.3g} days"
 
 
 def format_numbers(values: Sequence[float], *, is_time: bool = False, digits: int = 6) -> tuple[str, ...]:
@@ -32,4 +34,5 @@ def format_numbers(values: Sequence[float], *, is_time: bool = False, digits: in
 
 
 def _read_time(seconds: float) -> dt.datetime:
-    return dt.datetime.fromtimestamp(seconds, dt.UTC)
+    first, last = _YEARS_1_TO_9999
+    return dt.datetime.fromtimestamp(min(max(seconds, first), last), dt.UTC)

@@ -390,10 +390,8 @@ def compute_shares(both: Column, old: int, *, most: int = 20) -> Shares:
             low, high = np.quantile(both.values[np.isfinite(both.values)], [0.005, 0.995])
             edges = np.linspace(low, high if high > low else low + 1, most + 1)[:-1]
         within = np.clip(np.searchsorted(edges, both.values, side="right") - 1, 0, len(edges) - 1)
-        codes, names = (
-            np.where(both.missing, -1, within),
-            format_numbers(edges.tolist(), is_time=both.is_time, digits=3),
-        )
+        codes = np.where(both.missing, -1, within)
+        names = format_numbers(edges.tolist(), is_time=both.is_time, digits=3)
     else:
         commonest = np.sort(np.argsort(counts, kind="stable")[::-1][:most])
         shown = levels[commonest]
