@@ -270,15 +270,15 @@ app = sf.Application(name="fan", workflows=[sf.Workflow(name="w", nodes=[made, s
 """
 
 
-@pytest.mark.parametrize("options", [[], ["--app", "fan.py"]], ids=["of its file", "sent"])
 def test_a_step_that_was_edited_before_a_resume_is_named_by_a_server_too(
-    server: ServerProcess, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
+    server: ServerProcess, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server's process has no functions: their digests come with the request."""
+    """The server's process has no functions: their digests come with the request, or are of the run's file."""
     monkeypatch.setenv("SCANFLOW_URL", server.url)
     monkeypatch.setenv("SCANFLOW_TOKEN", server.token)
     mended = FAN_OUT.replace("number == 2", "number == 22")
-    for text, edited in ((mended, ["scale"]), (mended.replace("1, 2, 3", "3, 2, 1"), ["make", "scale"])):
+    other = mended.replace("1, 2, 3", "3, 2, 1")
+    for text, options, edited in ((mended, (), ["scale"]), (other, ("--app", "fan.py"), ["make", "scale"])):
         (tmp_path / "fan.py").write_text(FAN_OUT)
         assert cli("run", "fan.py", cwd=tmp_path).returncode == 1
         (tmp_path / "fan.py").write_text(text)
