@@ -225,12 +225,16 @@ def test_a_run_that_is_resumed_is_watched_on(deployer: RemoteDeployer, standin: 
     assert 30 < standin.slept < 31
 
 
-def test_a_run_that_could_not_be_driven_raises_why(deployer: RemoteDeployer, standin: StandIn) -> None:
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_a_run_that_could_not_be_driven_raises_why(
+    deployer: RemoteDeployer, standin: StandIn, app: sf.Application, is_sent: bool
+) -> None:
+    standin.add_route("GET /runs/tall-fox", httpx2.Response(200, json=as_json(run_record())))
     standin.add_route("POST /runs/tall-fox/resume", httpx2.Response(200, json=as_json(run_record())))
     problem = json.dumps(build_problem(NotFoundError("'app.py' no longer has the workflow 'w'."))[1])
     standin.events("GET /runs/tall-fox/events", ("problem", problem), ("run-ended", ENDED.model_dump_json()))
     with pytest.raises(NotFoundError, match="no longer has the workflow"):
-        deployer.run(RunRequest(run="tall-fox"))
+        deployer.run(RunRequest(app if is_sent else None, run="tall-fox"))
 
 
 def test_ctrl_c_stops_the_run(deployer: RemoteDeployer, standin: StandIn, app: sf.Application) -> None:
