@@ -40,7 +40,7 @@ SCREENS: Mapping[str, str | Callable[[Any], Screen]] = {
     "scanflow.app.plan:Plan": "run_text:format_plan",
     "scanflow.app.workflow:Workflow": "definition_text:format_workflow",
     "scanflow.backends.job_times:JobTimes": lambda job: resolve_screen("job_text:format_jobs")([job]),
-    "scanflow.backends.run_records:RunRecord": "run_text:format_run",
+    "scanflow.backends.run_records:RunRecord": "run_text:format_run_in_notebook",
     "scanflow.backends.run_records:TaskRecord": "run_text:format_task_record",
     "scanflow.backends.service_records:Explanation": "service_text:format_explanation",
     "scanflow.backends.service_records:InstanceRecord": lambda own: resolve_screen("service_text:format_instances")(
@@ -250,4 +250,4 @@ def _list_links(value: Any) -> Mapping[str, str]:
 
 def format_run_handle(run: RunHandle) -> Screen:
     """Return the screen of a run; one line, where the cell has shown its table just before."""
-    return [repr(run)] if was_just_shown(run.name) else _make_screen("run_text:format_run", run.record)
+    return [repr(run)] if was_just_shown(run.name) else _make_screen("run_text:format_run_in_notebook", run.record)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from scanflow.app.quantities import format_count, format_duration
 from scanflow.backends import run_records
 from scanflow.backends.run_records import TaskRecord
-from scanflow_client.formatting.run_text import format_run, list_notes
+from scanflow_client.formatting.run_text import format_run_in_notebook, list_notes
 from scanflow_client.formatting.screen_html import render_screen
 from scanflow_client.formatting.text import MARKS, keep_times, shorten
 from scanflow_client.formatting.text_table import Screen, Table, format_lines
@@ -194,7 +194,7 @@ class RunTable:
 
     def make_screen(self) -> Screen:
         if self._record is not None:
-            return format_run(self._record)
+            return format_run_in_notebook(self._record)
         now = self._clock()
         rows = [
             (name, f"{MARKS[row.state]} {row.state}", _format_took(row, now), shorten(row.remark))

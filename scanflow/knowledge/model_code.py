@@ -38,7 +38,7 @@ def use_code(folder: Path, who: str) -> None:
     with _lock:
         own = _read_modules(folder)
         others = {other: _read_modules(other) for other in used_folders if other != folder}
-        who_before = {other: f"{name[:1].lower()}{name[1:]}" for other, name in used_folders.items()}
+        who_before = {other: f"{name[:1].lower()}{name[1:]}".rstrip(",") for other, name in used_folders.items()}
         rivals = {other: _list_rivals(own, modules) for other, modules in others.items()}
         for place, names in ((folder, set().union(*rivals.values())), *rivals.items()):
             if late := next(_iterate_late_imports(place, names), None):
@@ -47,12 +47,12 @@ def use_code(folder: Path, who: str) -> None:
                 remedy = (
                     "Import it at the top of its file and log the model again, or deploy this version alone:"
                     if is_own
-                    else "Deploy this version without that one: make it the champion (scanflow models promote),"
+                    else "Deploy this version without that one:"
                 )
                 raise UnsupportedError(
                     f"{who} cannot be loaded beside another version: {late} of {where} imports a module of its own "
-                    f"within a function, and both versions have such a module. {remedy} scanflow delete, then scanflow "
-                    "deploy."
+                    f"within a function, and both versions have such a module. {remedy} scanflow delete, "
+                    "scanflow models promote, scanflow deploy, in this order."
                 )
         use_folder(folder)
         used_folders.pop(folder, None)

@@ -65,6 +65,7 @@ def test_a_run_that_fails_shows_its_table_and_then_the_users_frames(kernel: Kern
     outputs, reply = kernel.run_any("client.run(app, parameters={'load.n': 3})")
     assert reply["ename"] == "StepFailedError"
     assert "✗" in outputs[-2].html
+    assert "scanflow resume" not in outputs[-2].html + "".join(reply["traceback"]), "a shell has none of its functions"
     shown = "\n".join(reply["traceback"])
     assert "notebook cell:10 in square: return 12 // (2 - number) if number else 0" in shown
     assert "ZeroDivisionError" in shown

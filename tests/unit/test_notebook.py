@@ -132,7 +132,7 @@ def test_a_run_shows_its_steps_its_failure_and_other_peoples_text_escaped() -> N
     assert lines[1].startswith(" tall-fox-1  shop:w  failed in 2.00 s, 19")
     assert lines[8:11] == ["load", "✓", " succeeded"]
     assert any("ValueError: <script>alert('&')</script>" in line for line in lines), "text, and no element"
-    assert lines[-1].endswith("Continue from here: scanflow resume tall-fox-1")
+    assert lines[-1].endswith("Continue from here: client.resume('tall-fox-1', app=app)")
     many = list_texts(build_run("running", *(build_task(f"train{n}", "pending") for n in range(1000))))
     assert f"and {1000 - MAX_ROWS} more" in many
 

@@ -159,8 +159,11 @@ def format_tasks(tasks: Sequence[TaskRecord]) -> list[Table]:
     return [Table(_STEP_COLUMNS, [_format_step(task.task, [task]) for task in tasks])]
 
 
-def format_run(record: RunRecord, files: Sequence[StepFile] = ()) -> Screen:
-    """Return a run: its state, its steps (a fan-out is one row), their files and folder, and the next command."""
+def format_run(record: RunRecord, files: Sequence[StepFile] = (), *, in_notebook: bool = False) -> Screen:
+    """Return a run: its state, its steps (a fan-out is one row), their files and folder, and the next command.
+
+    ``in_notebook``: as for :func:`format_failure`.
+    """
     took = "" if record.seconds is None else f" in {format_duration(record.seconds)}"
     workflow = f"{record.app}:{record.workflow}"
     head = f"{MARKS[record.state]} {record.name}  {workflow}  {record.state}{took}, {format_age(record.created)}"
@@ -169,12 +172,17 @@ def format_run(record: RunRecord, files: Sequence[StepFile] = ()) -> Screen:
         by_step.setdefault(task.step, []).append(task)
     rows = [_format_step(step, tasks) for step, tasks in by_step.items()]
     steps = [Table(_STEP_COLUMNS, rows)] if rows else []
-    after = {"failed": format_failure(record), "succeeded": []}.get(record.state, [_explain_stop(record)])
+    failure = format_failure(record, in_notebook=in_notebook)
+    after = {"failed": failure, "succeeded": []}.get(record.state, [_explain_stop(record)])
     notes = {task.step: f"  ! {task.step}: {task.cache_note}" for task in reversed(record.tasks) if task.cache_note}
     outputs = f"Outputs: {record.folder}/outputs"
     waits = [f"  … {task.task} waits for {task.waits_for}" for task in record.tasks if task.waits_for]
     devices = format_step_devices(record.tasks)
     return [head, *steps, *waits, *devices, *reversed(notes.values()), *format_files(files), outputs, *after]
+
+
+def format_run_in_notebook(record: RunRecord) -> Screen:
+    return format_run(record, in_notebook=True)
 
 
 def format_check(
